@@ -1,0 +1,1 @@
+"""Durable batch jobs on Ray."""

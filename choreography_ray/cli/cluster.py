@@ -1,0 +1,163 @@
+"""The commands about what jobs run on: start a cluster, end it, and look whether all is well."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from choreography_ray import display
+from choreography_ray.cli import local_cluster
+from choreography_ray.cli.connection import Connection
+from choreography_ray.cli.output import ExitCode, show, show_json
+from choreography_ray.model import Frozen
+from choreography_ray.options import Settings
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("up", epilog="Example: choreography up --dashboard")(up)
+    app.command("down")(down)
+    app.command("doctor", epilog="Exits with 1 when something is not ok.")(doctor)
+
+
+class Check(Frozen):
+    """One thing that `doctor` looked at: what was found, and what to do when it is not ok."""
+
+    name: str
+    is_ok: bool
+    told: str
+    advice: str = ""
+
+
+def up(
+    context: typer.Context,
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="With Ray's dashboard, for `ray job submit`.")] = False,
+    cpus: Annotated[int | None, typer.Option(min=1, help="CPUs to offer; default: all of the machine.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a Ray cluster on this machine that outlives this shell, and bring its interrupted jobs back.
+
+    Ray listens on the machine's own address: use it where you trust the network.
+    """
+    connection = Connection.of(context)
+    cluster = local_cluster.running(connection.directory)
+    is_new = cluster is None
+    if cluster is None:
+        cluster = local_cluster.start(connection.directory, with_dashboard=dashboard, cpus=cpus)
+        try:
+            with Connection(connection.mongo_url, connection.namespace, cluster.address).open(with_ray=True):
+                pass
+        except BaseException:
+            local_cluster.stop(connection.directory)
+            raise
+    if as_json:
+        show_json(cluster)
+        return
+    show(f"{'started' if is_new else 'already running:'} a Ray cluster at {cluster.address}")
+    if cluster.dashboard:
+        show(f"dashboard: {cluster.dashboard}")
+    show("commands in this folder use it; end it with: choreography down")
+
+
+def down(context: typer.Context, as_json: JsonOption = False) -> None:
+    """End the cluster that `up` started in this folder, and nothing else. Its running jobs go on at the next `up`."""
+    ended = local_cluster.stop(Connection.of(context).directory)
+    if as_json:
+        show_json({"processes_ended": ended or 0})
+    elif ended is None:
+        show("no cluster of this folder is running")
+    else:
+        show(f"ended the cluster ({ended} processes)")
+
+
+def doctor(context: typer.Context, as_json: JsonOption = False) -> int:
+    """Look at Python, Ray, the store and the throttle, and say what to do about what is not ok."""
+    connection = Connection.of(context)
+    checks = [_python(), _versions(), _store(connection), *_cluster(connection)]
+    if as_json:
+        show_json(checks)
+    else:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for name in ("what", "", "found", "what to do"):
+            table.add_column(name, overflow="fold")
+        for check in checks:
+            verdict = Text("ok", style="green") if check.is_ok else Text("not ok", style="red")
+            table.add_row(check.name, verdict, display.clean(check.told), display.clean(check.advice))
+        show(table)
+    return ExitCode.OK if all(check.is_ok for check in checks) else ExitCode.ERROR
+
+
+def _python() -> Check:
+    return Check(name="Python", is_ok=True, told=f"{platform.python_version()} on {platform.system()}")
+
+
+def _versions() -> Check:
+    names = ("choreography-ray", "ray", "pymongo", "pydantic", "secantusdb")
+    found: list[str] = []
+    for name in names:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(f"{name} missing")
+    return Check(name="packages", is_ok=True, told=", ".join(found))
+
+
+def _store(connection: Connection) -> Check:
+    settings = Settings()
+    namespace = connection.namespace or settings.namespace
+    url = connection.mongo_url or settings.mongo_url
+    where = "MongoDB" if url else f"the embedded store in {connection.directory}/"
+
+    def look() -> str:
+        with connection.open(with_ray=False) as choreography:
+            latest = choreography.jobs(take=1)
+        jobs = f"latest job {latest[0].job_id}" if latest else "no job yet"
+        return f"{where} answers; namespace {namespace!r}, {jobs}"
+
+    advice = (
+        "check the URL in CHOREOGRAPHY_MONGO_URL or --mongo-url, and that the server runs"
+        if url
+        else "pip install 'choreography-ray[embedded]', or set CHOREOGRAPHY_MONGO_URL"
+    )
+    return _attempt("store", look, advice)
+
+
+def _cluster(connection: Connection) -> list[Check]:
+    address = connection.known_address
+    if address is None:
+        told = "none runs here: each command starts one for itself, and it ends with the command"
+        return [Check(name="Ray cluster", is_ok=True, told=told, advice="choreography up starts one that lasts")]
+    throttle: list[str] = []
+
+    def look() -> str:
+        with connection.open(with_ray=True) as choreography:
+            snapshot = choreography.throttle()
+        throttle.append(_describe_throttle(snapshot))
+        return f"{address} can be used; every node has this version"
+
+    named = "--ray-address" if connection.ray_address else "RAY_ADDRESS" if "RAY_ADDRESS" in os.environ else "up"
+    checks = [_attempt("Ray cluster", look, f"check that the cluster of {named} runs and has this version installed")]
+    return checks + [Check(name="throttle", is_ok=True, told=told) for told in throttle]
+
+
+def _describe_throttle(snapshot: dict[str, object] | None) -> str:
+    if not snapshot:
+        return "not used yet"
+    return ", ".join(f"{name} {value}" for name, value in snapshot.items())
+
+
+def _attempt(name: str, look: Callable[[], str], advice: str) -> Check:
+    try:
+        return Check(name=name, is_ok=True, told=look())
+    except Exception as error:  # noqa: BLE001 -- whatever is wrong is what doctor is there to tell
+        return Check(name=name, is_ok=False, told=str(error) or type(error).__name__, advice=advice)

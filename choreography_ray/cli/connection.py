@@ -1,0 +1,56 @@
+"""What do the global options and the environment say about where the jobs are, and how is that reached?"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from choreography_ray.cli import local_cluster
+from choreography_ray.options import Settings
+
+if TYPE_CHECKING:
+    from choreography_ray.client import Choreography
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The global options of one command line. None: not given."""
+
+    mongo_url: str | None = None
+    namespace: str | None = None
+    ray_address: str | None = None
+    is_debugging: bool = False
+
+    @classmethod
+    def of(cls, context: typer.Context) -> Connection:
+        """The options that the command line of `context` gave."""
+        return context.ensure_object(cls)
+
+    @property
+    def directory(self) -> Path:
+        """Where `up` writes down its cluster: beside the embedded store's data."""
+        return Path(Settings().data_directory)
+
+    @property
+    def known_address(self) -> str | None:
+        """The cluster that was named, or that `up` started in this folder; None when there is none."""
+        if self.ray_address or (address := os.environ.get("RAY_ADDRESS")):
+            return self.ray_address or address
+        cluster = local_cluster.running(self.directory)
+        return cluster.address if cluster else None
+
+    def open(self, *, with_ray: bool) -> Choreography:
+        """Connect; to be used as a context manager. Without Ray it reads only, and needs no cluster."""
+        # Importing the client takes a second, which `--help` should not.
+        from choreography_ray.client import Choreography
+
+        return Choreography.connect(
+            ray_address=self.known_address if with_ray else None,
+            mongo_url=self.mongo_url,
+            namespace=self.namespace,
+            ray=with_ray,
+        )

@@ -1,0 +1,215 @@
+"""The commands that start jobs, and those that look at them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from pydantic import BaseModel, ValidationError
+
+from choreography_ray import display
+from choreography_ray.cli.connection import Connection
+from choreography_ray.cli.output import (
+    BadInput,
+    ExitCode,
+    describe_invalid,
+    exit_code_of,
+    show,
+    show_json,
+)
+from choreography_ray.job import Job
+from choreography_ray.model import JobRecord, JobStatus, JobStepStatus, StepRecord
+
+if TYPE_CHECKING:
+    from choreography_ray.client import JobHandle
+
+SHOWN_FAILURES = 10
+"""Failed steps that `run --wait` and `show` name; `steps` lists all."""
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("run", epilog="""Example: choreography run shop.jobs:RebuildIndex --request '{"index": "a"}' --wait""")(
+        run
+    )
+    app.command("list", epilog="Example: choreography list --status RUNNING --label team=search")(list_jobs)
+    app.command("show", epilog="Example: choreography show nightly-2026-11-30")(show_job)
+    app.command("steps", epilog="Example: choreography steps nightly --status COMPLETED_WITH_FAILURE")(list_steps)
+    app.command("watch", epilog="Example: choreography watch nightly && ./publish")(watch)
+
+
+def run(
+    context: typer.Context,
+    job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="The job class, importable from here.")],
+    request: Annotated[str, typer.Option(metavar="JSON|@FILE", help="The request, as JSON or from a file.")] = "{}",
+    job_id: Annotated[str | None, typer.Option(help="Id of the job; made when not given.")] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A label; may be repeated.")] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end, and exit by its status.")] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Start a job. Step bodies may be performed more than once."""
+    job_class = load_job_class(job)
+    made = make_request(job_class, request)
+    labels = _pairs(label or [])
+    with Connection.of(context).open(with_ray=True) as choreography:
+        handle = choreography.start(job_class, made, job_id=job_id, labels=labels)
+        record = handle.wait(progress=not as_json) if wait else handle.record()
+        if as_json:
+            show_json(record)
+        elif wait:
+            _show_end(handle, record)
+        else:
+            show(f"started {display.clean(record.job_id)} ({display.clean(record.type_name)})")
+            if handle.start_error:
+                show(f"but: {display.clean(str(handle.start_error))}")
+            show(f"follow it with: choreography watch {display.clean(record.job_id)}")
+    return exit_code_of(record.status) if wait else ExitCode.OK
+
+
+def list_jobs(
+    context: typer.Context,
+    job_type: Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")] = None,
+    status: Annotated[list[JobStatus] | None, typer.Option(case_sensitive=False, help="May be repeated.")] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="All must match.")] = None,
+    created_before: Annotated[datetime | None, typer.Option(help="Local time.")] = None,
+    skip: Annotated[int, typer.Option(min=0)] = 0,
+    take: Annotated[int, typer.Option(min=1)] = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, newest first."""
+    with Connection.of(context).open(with_ray=False) as choreography:
+        records = choreography.jobs(
+            type=job_type,
+            statuses=tuple(status or ()),
+            labels=_pairs(label or []),
+            created_before=created_before.astimezone() if created_before else None,
+            skip=skip,
+            take=take,
+        )
+    if as_json:
+        show_json(records)
+    elif records:
+        show(display.job_table(records))
+    else:
+        show("no jobs")
+
+
+def show_job(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
+    """Show one job: status, stages, history and its first failures."""
+    with Connection.of(context).open(with_ray=False) as choreography:
+        handle = choreography.job(job_id)
+        record = handle.record()
+        failures = [] if as_json else _failures(handle, record)
+    if as_json:
+        show_json(record)
+        return
+    show(display.job_view(record))
+    if failures:
+        show(display.step_table(failures))
+
+
+def list_steps(
+    context: typer.Context,
+    job_id: JobArgument,
+    status: Annotated[JobStepStatus | None, typer.Option(case_sensitive=False, help="Only these.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the steps of a job in the order of its plan."""
+    with Connection.of(context).open(with_ray=False) as choreography:
+        steps = choreography.job(job_id).steps(status=status)
+    if as_json:
+        show_json(steps)
+    else:
+        show(display.step_table(steps))
+
+
+def watch(
+    context: typer.Context,
+    job_id: JobArgument,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Give up after so many seconds.")] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Follow a job until it ends, and exit by its status. Interrupting this does not stop the job."""
+    with Connection.of(context).open(with_ray=False) as choreography:
+        handle = choreography.job(job_id)
+        record = handle.wait(timeout=None if timeout is None else timedelta(seconds=timeout), progress=not as_json)
+        if as_json:
+            show_json(record)
+        else:
+            _show_end(handle, record)
+    return exit_code_of(record.status)
+
+
+def load_job_class(name: str) -> type[Job[Any, Any]]:
+    """The job class `MODULE:JOB`, looked for in the current folder first. Raises `BadInput`."""
+    module_name, separator, class_name = name.partition(":")
+    if not (module_name and separator and class_name):
+        raise BadInput(f"{name!r} is not of the form MODULE:JOB, as in shop.jobs:RebuildIndex")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise BadInput(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    for part in class_name.split("."):
+        if not hasattr(found, part):
+            raise BadInput(f"module {module_name!r} has no {class_name!r}")
+        found = getattr(found, part)
+    if not (isinstance(found, type) and issubclass(found, Job)):
+        raise BadInput(f"{name} is no job class: derive it from choreography_ray.Job")
+    job_class = cast("type[Job[Any, Any]]", found)
+    if not job_class.is_concrete:
+        raise BadInput(f"{name} is an abstract job class: it cannot be started")
+    return job_class
+
+
+def make_request(job_class: type[Job[Any, Any]], given: str) -> BaseModel:
+    """The request from JSON, or from the file that `@NAME` names. Raises `BadInput`."""
+    text = given
+    if given.startswith("@"):
+        try:
+            text = Path(given[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"the request cannot be read from {given[1:]!r}: {error}") from error
+    try:
+        return job_class.request_type.model_validate_json(text)
+    except ValidationError as error:
+        wanted = job_class.request_type.__name__
+        raise BadInput(f"the request is no valid {wanted}: {describe_invalid(error)}") from error
+
+
+def _pairs(given: list[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in given:
+        key, separator, value = text.partition("=")
+        if not (key and separator):
+            raise BadInput(f"label {text!r} is not of the form KEY=VALUE")
+        pairs[key] = value
+    return pairs
+
+
+def _show_end(handle: JobHandle, record: JobRecord) -> None:
+    show(display.summary(record))
+    failures = _failures(handle, record)
+    if failures:
+        show(display.step_table(failures))
+        if record.progress.failed > len(failures):
+            show(f"all {record.progress.failed} failures: choreography steps {display.clean(record.job_id)}")
+
+
+def _failures(handle: JobHandle, record: JobRecord) -> list[StepRecord]:
+    if not record.progress.failed:
+        return []
+    failed: list[StepRecord] = []
+    for status in (JobStepStatus.COMPLETED_WITH_FAILURE, JobStepStatus.FAILED):
+        if len(failed) < SHOWN_FAILURES:
+            failed.extend(handle.steps(status=status)[: SHOWN_FAILURES - len(failed)])
+    return failed

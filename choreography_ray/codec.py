@@ -1,0 +1,233 @@
+"""How does a value become a document that MongoDB can keep and a person can read, and the same value again?
+
+Plain values (None, bool, 64-bit int, float, text, bytes, lists, dicts with harmless text keys) are stored as they
+are. Everything else is a document with the reserved key `~`:
+
+* `{"~": "module:qualname", ...fields}` is a pydantic model, dataclass, named tuple or enum member. `~s` lists the
+  explicitly set fields of a model when those are not all, `~p` holds its private attributes, `~x` what it has
+  beyond its fields. A parametrized generic is named by a list: `["app:Box", "builtins:int"]`.
+* `{"~": "tuple", ...}` and other tags without a colon are the built-in and library types of `codec_forms`.
+
+What cannot come back equal is refused with the path of its place [S12.3]. Fixed offsets of datetimes come back as
+`datetime.timezone`. Nothing here runs validators: a stored value was valid when it was written.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Hashable
+from typing import Any, cast
+
+import bson
+
+from choreography_ray.codec_classes import ClassForm, UnreadableClass, encode_ref, form_of, resolve_ref
+from choreography_ray.codec_forms import (
+    DECODERS,
+    ENCODERS,
+    TAG,
+    Decode,
+    Refusal,
+    encode_text,
+    is_harmless_key,
+    library_encoder,
+)
+from choreography_ray.errors import NotStorable, UnknownJobType
+from choreography_ray.records import Payload
+
+TypeResolver = Callable[[str], type]
+"""Finds the class that "module:qualname" names, or raises `UnknownJobType`."""
+
+MAX_DEPTH = 80
+"""Levels of documents in a payload. BSON stores take about 100, and records add a few of their own."""
+
+
+def import_type(name: str) -> type:
+    """The class that "module:qualname" names, imported if need be. Raises `UnknownJobType`."""
+    module_name, _, qualname = name.partition(":")
+    try:
+        found: Any = sys.modules.get(module_name) or importlib.import_module(module_name)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UnknownJobType(name, str(error)) from error
+    if not isinstance(found, type):
+        raise UnknownJobType(name, "it is not a class")
+    return found
+
+
+def encode(value: object, path: str = "") -> Payload:
+    """The stored form of a value. Raises `NotStorable` with the place below `path` of what would not come back equal.
+
+    The form shares nothing mutable with the value.
+    """
+    try:
+        return _encode(value, MAX_DEPTH)
+    except Refusal as refusal:
+        raise NotStorable(refusal.below(path), refusal.why) from None
+
+
+def decode(payload: Payload, resolve: TypeResolver = import_type) -> Any:
+    """The value that was encoded, also after a round trip through BSON; shares nothing mutable with the payload.
+
+    Fields that a class has gained since get their defaults, those that it has lost are dropped. Raises
+    `UnknownJobType` for a class that cannot be found or a form that this version does not know.
+    """
+
+    def decode_any(payload: Payload) -> Any:
+        kind: type = payload.__class__
+        if kind in _AS_IS:
+            return payload
+        if kind is dict:
+            if TAG not in payload:
+                return {key: decode_any(item) for key, item in payload.items()}
+            tag = payload[TAG]
+            known = DECODERS.get(tag) if type(tag) is str else None
+            if known is not None:
+                return known(payload, decode_any)
+            return _decode_instance(tag, payload, decode_any, resolve)
+        if kind is list:
+            return [decode_any(item) for item in payload]
+        if isinstance(payload, int):  # bson's Int64
+            return int(payload)
+        return payload
+
+    return decode_any(payload)
+
+
+def encoded_size(payload: Payload) -> int:
+    """Bytes that a payload takes in a document, give or take the name of its field."""
+    return len(bson.encode({"": payload}))
+
+
+_AS_IS: frozenset[type] = frozenset({str, int, float, bool, type(None), bytes})
+_NO_MORE_DEPTH = f"it is nested deeper than {MAX_DEPTH} levels, or contains itself"
+
+
+def _decode_instance(tag: Any, payload: dict[str, Any], decode_any: Decode, resolve: TypeResolver) -> Any:
+    if type(tag) is str and ":" not in tag:
+        raise UnknownJobType(tag, "this version does not know the stored form")
+    cls = resolve_ref(tag, resolve, decode_any)
+    try:
+        form = _form(cls) if isinstance(cls, type) else None
+    except Refusal as refusal:
+        raise UnknownJobType(str(tag), refusal.why) from None
+    if form is None:
+        raise UnknownJobType(str(tag), "it is not a class whose values can be stored")
+    try:
+        return form.decode(payload, decode_any)
+    except UnreadableClass as error:
+        raise UnknownJobType(str(tag), str(error)) from error
+
+
+def _encode(value: object, depth: int) -> Payload:
+    """`depth` counts down the levels that are left. The classes that occur most are asked for first."""
+    cls = type(value)
+    if cls is str:
+        return encode_text(cast("str", value))
+    if cls is bool or value is None or cls is float:
+        return value
+    encoder = _encoders.get(cls)
+    if encoder is None:
+        encoder = _learn(cls)
+    return encoder(value, depth)
+
+
+def _encode_int(value: int, _depth: int) -> Payload:
+    if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
+        return value
+    return {
+        TAG: "int",
+        "value": str(value) if value.bit_length() < 10_000 else hex(value),
+    }  # str is quadratic, and bounded
+
+
+def _encode_list(value: list[Any], depth: int) -> list[Payload]:
+    if depth <= 0:
+        raise Refusal(_NO_MORE_DEPTH)
+    depth -= 1
+    out: list[Payload] = []
+    try:
+        for item in value:
+            out.append(_encode(item, depth))  # noqa: PERF401 - a refusal names the item by what came before
+    except Refusal as refusal:
+        raise refusal.within(f"[{len(out)}]") from None
+    return out
+
+
+def _encode_dict(value: dict[Hashable, Any], depth: int) -> Payload:
+    if depth <= 0:
+        raise Refusal(_NO_MORE_DEPTH)
+    out: dict[str, Payload] = {}
+    key: Any = None
+    try:
+        for key, item in value.items():
+            if type(key) is not str or not (key.isidentifier() or is_harmless_key(key)):
+                break
+            out[key] = _encode(item, depth - 1)
+        else:
+            return out
+        return {TAG: "dict", "items": [_encode_pair(key, item, depth - 3) for key, item in value.items()]}
+    except Refusal as refusal:
+        raise refusal.within(f"[{key!r}]") from None
+
+
+def _encode_pair(key: Any, item: Any, depth: int) -> list[Payload]:
+    if depth <= 0:
+        raise Refusal(_NO_MORE_DEPTH)
+    try:
+        return [_encode(key, depth), _encode(item, depth)]
+    except Refusal as refusal:
+        raise refusal.within("") from None
+
+
+_Encoder = Callable[[Any, int], Payload]
+_encoders: dict[type, _Encoder] = {int: _encode_int, list: _encode_list, dict: _encode_dict}
+_encoders |= dict.fromkeys((float, bool, type(None), bytes), lambda value, _depth: value)
+"""By exact class, learned as classes occur: a subclass must not pass for its base."""
+_forms: dict[type, ClassForm | None] = {}
+
+
+def _learn(cls: type) -> _Encoder:
+    known = ENCODERS.get(cls) or library_encoder(cls)
+    if known is not None:
+        _encoders[cls] = learned = _bounded(known)
+        return learned
+    form = _form(cls)
+    if form is None:
+        raise Refusal(_why_not(cls))
+    ref = encode_ref(cls, _encode)
+    encode_fields = form.encode
+
+    def encode_instance(value: Any, depth: int) -> Payload:
+        if depth <= 0:
+            raise Refusal(_NO_MORE_DEPTH)
+        return encode_fields(value, {TAG: ref}, _encode, depth - 1)
+
+    _encoders[cls] = encode_instance
+    return encode_instance
+
+
+def _bounded(known: Callable[[Any, Callable[[Any, int], Payload], int], Payload]) -> _Encoder:
+    def encode_known(value: Any, depth: int) -> Payload:
+        if depth <= 1:
+            raise Refusal(_NO_MORE_DEPTH)
+        return known(value, _encode, depth - 2)
+
+    return encode_known
+
+
+def _form(cls: type) -> ClassForm | None:
+    if cls not in _forms:
+        _forms[cls] = form_of(cls)
+    return _forms[cls]
+
+
+def _why_not(cls: type) -> str:
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    if cls.__module__.partition(".")[0] == "ray":
+        return f"a {name} lives only as long as its cluster; store its value"
+    for plain in (str, int, float, bytes, list, dict, set, tuple):
+        if issubclass(cls, plain):
+            return f"a {name} would come back as a plain {plain.__name__}; convert it first"
+    return f"a {name} cannot be stored; use pydantic models, dataclasses and plain values"

@@ -1,0 +1,137 @@
+"""Which hosts a job has, and which of them could take a group now [S14.2].
+
+One mechanism for both hostings: an own actor is a host of one step that bears the run's name and ends with it; a
+shared one stays warm for the next group of steps that want the same kind of actor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from choreography_ray.model import HostId, StepHosting
+from choreography_ray.records import Group, Run, StepKind
+
+
+class HostPhase(Enum):
+    """Where a host stands, as far as the job knows."""
+
+    FOUND = auto()
+    """The ledger names it; nothing has been heard of it yet by this incarnation."""
+    STARTING = auto()
+    LIVE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """What the job knows of a host; `group` is what it works on."""
+
+    host: HostId
+    kind: int
+    phase: HostPhase
+    group: Group | None = None
+    is_single: bool = False
+    """It was given a step alone: a death is charged to that step [S10]."""
+
+    @property
+    def is_shared(self) -> bool:
+        """It may take another group; an own actor's name begins otherwise."""
+        return self.host.startswith("s")
+
+
+def host_id(hosting: StepHosting, run: Run) -> HostId:
+    """The name of a host within its job, made from the run that it is created for: unique for ever [S10.1]."""
+    prefix = "s" if hosting is StepHosting.SHARED_ACTORS else "o"
+    return HostId(f"{prefix}{run.fence}.{run.counter}")
+
+
+class HostTable:
+    """The hosts of one job."""
+
+    def __init__(self, kinds: tuple[StepKind, ...]) -> None:
+        self._hosts: dict[HostId, HostView] = {}
+        self._class_of = [_first_alike(kinds, k) for k in range(len(kinds))]
+        self._idle: dict[int, list[HostId]] = {}
+        self.starting = 0
+
+    def __contains__(self, host: HostId) -> bool:
+        return host in self._hosts
+
+    def get(self, host: HostId) -> HostView | None:
+        """What is known of a host."""
+        return self._hosts.get(host)
+
+    def all(self) -> list[HostView]:
+        """Every host that is not known to be gone."""
+        return list(self._hosts.values())
+
+    @property
+    def busy(self) -> int:
+        """Hosts that have a group."""
+        return sum(view.group is not None for view in self._hosts.values())
+
+    def add(self, view: HostView) -> None:
+        """A host that is being created, or was found."""
+        self._hosts[view.host] = view
+        self.starting += view.phase is HostPhase.STARTING
+
+    def came_up(self, host: HostId) -> None:
+        """The host answered: it may be given groups from now on."""
+        view = self._hosts[host]
+        self.starting -= view.phase is HostPhase.STARTING
+        self._hosts[host] = replace(view, phase=HostPhase.LIVE)
+        if view.group is None and view.phase is not HostPhase.LIVE:
+            self.rest(host)
+
+    def give(self, host: HostId, group: Group, *, is_single: bool) -> None:
+        """Note that a host has been given a group."""
+        self._hosts[host] = replace(self._hosts[host], group=group, is_single=is_single)
+
+    def rest(self, host: HostId) -> None:
+        """The host's group is over: a live shared host may take the next."""
+        view = replace(self._hosts[host], group=None)
+        self._hosts[host] = view
+        if view.is_shared and view.phase is HostPhase.LIVE:
+            self._idle.setdefault(self._class_of[view.kind], []).append(host)
+
+    def drop(self, host: HostId) -> HostView | None:
+        """Forget a host that is gone."""
+        view = self._hosts.pop(host, None)
+        if view is not None:
+            self.starting -= view.phase is HostPhase.STARTING
+            idle = self._idle.get(self._class_of[view.kind], [])
+            if host in idle:
+                idle.remove(host)
+        return view
+
+    def take_idle(self, kind: int) -> HostId | None:
+        """A warm host for steps of this kind, taken out of the idle ones."""
+        idle = self._idle.get(self._class_of[kind])
+        return idle.pop() if idle else None
+
+    def has_idle(self, kind: int) -> bool:
+        """Whether a warm host waits for steps of this kind."""
+        return bool(self._idle.get(self._class_of[kind]))
+
+    @property
+    def idle_count(self) -> int:
+        """Warm hosts without a group."""
+        return sum(map(len, self._idle.values()))
+
+    def useless(self, kinds: Iterable[int]) -> list[HostId]:
+        """Warm hosts without a group that steps of these kinds have no use for."""
+        useful = {self._class_of[kind] for kind in kinds}
+        return [host for alike, hosts in self._idle.items() if alike not in useful for host in hosts]
+
+
+def _first_alike(kinds: tuple[StepKind, ...], index: int) -> int:
+    kind = kinds[index]
+    for i, other in enumerate(kinds[: index + 1]):
+        if (other.hosting, other.ray_options, other.steps_per_actor) == (
+            kind.hosting,
+            kind.ray_options,
+            kind.steps_per_actor,
+        ):
+            return i
+    return index

@@ -1,0 +1,64 @@
+"""How long to wait and how much to take: numbers in, numbers out."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from choreography_ray.options import JobsOptions
+
+MAX_GROUP = 200
+"""Steps told to a host at once, at most."""
+TARGET_GROUP_SECONDS = 0.25
+"""How long a group should keep a host busy: long enough to pay for its writes, short enough to share fairly."""
+
+
+def backoff(first: timedelta, longest: timedelta, failed: int) -> float:
+    """Seconds before the next try after `failed` failures (from 1): doubling from `first`, at most `longest`."""
+    seconds = max(0.0, first.total_seconds())
+    # 2**1023 is the largest power a float holds; no backoff needs more than 64 doublings.
+    return min(seconds * 2.0 ** min(failed - 1, 64), max(seconds, longest.total_seconds()))
+
+
+def retry_delay(options: JobsOptions, failed_attempt: int, draw: float = 0.0) -> float:
+    """Seconds until the attempt after `failed_attempt` [S7.2]; `draw` in [0, 1) places the jitter."""
+    delay = backoff(options.step_retry_backoff, options.max_step_retry_backoff, failed_attempt)
+    return delay * (1.0 + options.step_retry_jitter * draw)
+
+
+def delivery_delay(options: JobsOptions, failed: int) -> float:
+    """Seconds until an outcome is delivered again after `failed` deliveries [S6.4]."""
+    return backoff(options.step_delivery_retry_delay, options.max_step_delivery_retry_delay, failed)
+
+
+class GroupSizer:
+    """How many steps of one kind to tell a host at once, learnt from how long they took [S14.2].
+
+    The first group is a single step, so that long steps never queue behind one another; each report lets groups
+    grow fourfold towards `TARGET_GROUP_SECONDS` of work, and shrink at once.
+    """
+
+    __slots__ = ("_cap", "_seconds", "size")
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._cap = 1
+        self.size = 1
+
+    def learn(self, steps: int, seconds: float) -> None:
+        """Take note that `steps` bodies took `seconds` in all."""
+        if steps <= 0:
+            return
+        each = max(seconds, 0.0) / steps
+        self._seconds = each if self._cap == 1 else 0.7 * self._seconds + 0.3 * each
+        self._cap = min(MAX_GROUP, max(self._cap, steps * 4))
+        fitting = MAX_GROUP if self._seconds <= 0 else int(TARGET_GROUP_SECONDS / self._seconds)
+        self.size = max(1, min(self._cap, fitting))
+
+    def share(self, pending: int, hosts: int) -> int:
+        """The size to use when `pending` steps are left for `hosts` hosts: the last ones are shared out."""
+        return max(1, min(self.size, -(-pending // max(1, hosts))))
+
+
+def ticks_to_skip(failures: int) -> int:
+    """Watchdog ticks to let pass before a resume hook that failed `failures` times runs again: 0, 1, 3, 7, 15 ... [S8]."""
+    return 0 if failures <= 0 else min(2 ** min(failures - 1, 4) - 1, 15)

@@ -1,0 +1,58 @@
+"""One turn of a job machine: what it wants done, collected in any order, handed out in the one that is safe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from choreography_ray.core import commands as c
+from choreography_ray.core.decisions import Effects
+from choreography_ray.records import LedgerSegment, StepDocument
+
+
+@dataclass(slots=True)
+class Turn:
+    """Collects. `commands` gives the order of PROTOCOLS part 1: job document; what single steps have; ledger; the rest."""
+
+    changes: dict[str, Any] = field(default_factory=dict)
+    save: c.SaveJob | None = None
+    effects: list[Effects] = field(default_factory=list)
+    raised: list[StepDocument] = field(default_factory=list)
+    ledger: tuple[LedgerSegment, ...] = ()
+    clear: c.ClearJob | None = None
+    messages: list[c.Command] = field(default_factory=list)
+
+    def change(self, **fields: Any) -> None:
+        """Change fields of the job document with this turn's write of it."""
+        self.changes.update(fields)
+
+    def say(self, command: c.Command) -> None:
+        """Do this once the writes are durable."""
+        self.messages.append(command)
+
+    @property
+    def has_writes(self) -> bool:
+        """True when something that the next decision may rest on is not durable before this turn has been carried out."""
+        return bool(self.changes or self.effects or self.raised or self.ledger or self.clear)
+
+    def commands(self) -> list[c.Command]:
+        """The turn in its order."""
+        ordered: list[c.Command | None] = [self.save, *self._effects()]
+        if self.raised:
+            ordered.append(c.SaveStepDocuments(tuple(self.raised)))
+        if self.ledger:
+            ordered.append(c.SaveLedger(self.ledger))
+        ordered.append(self.clear)
+        return [command for command in ordered if command is not None] + self.messages
+
+    def _effects(self) -> list[c.Command]:
+        commands: list[c.Command] = []
+        if retries := tuple(item for effects in self.effects for item in effects.retries):
+            commands.append(c.SaveRetries(retries))
+        if failures := tuple(item for effects in self.effects for item in effects.failures):
+            commands.append(c.SaveFailures(failures))
+        if results := tuple(item for effects in self.effects for item in effects.results):
+            commands.append(c.SaveResults(results))
+        if closed := tuple(item for effects in self.effects for item in effects.closed):
+            commands.append(c.DeleteStepDocuments(closed))
+        return commands

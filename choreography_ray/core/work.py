@@ -1,0 +1,169 @@
+"""Which step starts next: the queue of a stage [S5.6].
+
+In this order: steps whose host died, each alone, so that a guilty one is found [S10]; retries that are due; steps
+never started, in the order of the plan. A step waits here or is assigned in the ledger, never both.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from choreography_ray.core.ledger import Ledger
+from choreography_ray.core.policies import GroupSizer
+from choreography_ray.model import StepHosting
+from choreography_ray.records import StepCode
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Steps of one kind to be told to a host together."""
+
+    kind: int
+    ordinals: tuple[int, ...]
+    attempts: tuple[int, ...]
+    is_single: bool = False
+
+
+class WorkQueue:
+    """The steps of the running stage that wait for a place. `attempts` tells those that are not at their first."""
+
+    def __init__(self, ledger: Ledger, attempts: Mapping[int, int]) -> None:
+        self._ledger = ledger
+        self._attempts = attempts
+        self._sizers = [GroupSizer() for _ in ledger.kinds]
+        self._fresh: dict[int, _Fresh] = {}
+        self._singles: deque[tuple[int, int]] = deque()
+        self._due: dict[int, deque[tuple[int, int]]] = {}
+        self._later: list[tuple[float, int, int]] = []
+        self._fresh_left = 0
+
+    def enter_stage(self, stage: int) -> None:
+        """Take up the steps of a stage that the ledger shows as prepared."""
+        kinds = [k for k, kind in enumerate(self._ledger.kinds) if kind.stage == stage]
+        self._fresh = {k: _Fresh(self._ledger.ordinals_of_kind(k)) for k in kinds}
+        self._fresh_left = self._ledger.count(stage, StepCode.PREPARED)
+
+    def put_single(self, ordinal: int, attempt: int) -> None:
+        """A step whose run was given up goes first, alone."""
+        self._singles.append((ordinal, attempt))
+
+    def put_retry(self, ordinal: int, attempt: int, due: float) -> None:
+        """A step that runs again at `due`, on the caller's monotonic clock."""
+        heapq.heappush(self._later, (due, ordinal, attempt))
+
+    def ripen(self, now: float) -> None:
+        """Move the retries that are due in front of the fresh steps."""
+        while self._later and self._later[0][0] <= now:
+            _, ordinal, attempt = heapq.heappop(self._later)
+            self._due.setdefault(self._ledger.kind(ordinal), deque()).append((ordinal, attempt))
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next retry is due."""
+        return self._later[0][0] if self._later else None
+
+    @property
+    def waiting(self) -> int:
+        """Steps that could start now."""
+        return len(self._singles) + sum(map(len, self._due.values())) + self._fresh_left
+
+    @property
+    def retries(self) -> int:
+        """Steps that wait for their next attempt, due or not."""
+        return len(self._later) + sum(map(len, self._due.values()))
+
+    def learn(self, kind: int, steps: int, seconds: float) -> None:
+        """Take note of how long bodies of a kind took."""
+        self._sizers[kind].learn(steps, seconds)
+
+    def slots_wanted(self, room: int) -> int:
+        """How many slots the waiting steps could use at once, within `room` steps in all."""
+        left = min(self.waiting, room)
+        if left <= 0:
+            return 0
+        slots = min(len(self._singles), left)
+        left -= slots
+        for kind, fresh in self._fresh.items():
+            steps = min(left, fresh.left(self._ledger) + len(self._due.get(kind, ())))
+            size = self._size(kind)
+            slots += -(-steps // size) * min(size, self._ledger.kinds[kind].steps_per_actor)
+            left -= steps
+        return slots
+
+    def next_kind(self) -> int | None:
+        """The kind of the steps that `take` would give."""
+        if self._singles:
+            return self._ledger.kind(self._singles[0][0])
+        for kind, due in self._due.items():
+            if due:
+                return kind
+        head = self._head()
+        return None if head is None else head[1]
+
+    def _head(self) -> tuple[int, int] | None:
+        heads = ((head, kind) for kind, fresh in self._fresh.items() if (head := fresh.head(self._ledger)) is not None)
+        return min(heads, default=None)
+
+    def _size(self, kind: int) -> int:
+        return 1 if self._ledger.kinds[kind].hosting is StepHosting.OWN_ACTOR else self._sizers[kind].size
+
+    def take(self, room: int, hosts: int) -> Batch | None:
+        """The next steps to assign, at most `room`, shared fairly over `hosts` hosts; None when nothing waits."""
+        if room <= 0:
+            return None
+        if self._singles:
+            ordinal, attempt = self._singles.popleft()
+            return Batch(self._ledger.kind(ordinal), (ordinal,), (attempt,), is_single=True)
+        for kind, due in self._due.items():
+            if due:
+                steps = [due.popleft() for _ in range(min(room, self._share(kind, hosts), len(due)))]
+                return Batch(kind, tuple(o for o, _ in steps), tuple(a for _, a in steps))
+        return self._take_fresh(room, hosts)
+
+    def _take_fresh(self, room: int, hosts: int) -> Batch | None:
+        head = self._head()
+        if head is None:
+            self._fresh_left = 0
+            return None
+        kind = head[1]
+        ordinals = self._fresh[kind].take(self._ledger, min(room, self._share(kind, hosts)))
+        self._fresh_left -= len(ordinals)
+        return Batch(kind, ordinals, tuple(self._attempts.get(o, 1) for o in ordinals))
+
+    def _share(self, kind: int, hosts: int) -> int:
+        if self._ledger.kinds[kind].hosting is StepHosting.OWN_ACTOR:
+            return 1
+        left = self._fresh[kind].left(self._ledger) if kind in self._fresh else 0
+        return self._sizers[kind].share(left + len(self._due.get(kind, ())), hosts)
+
+
+class _Fresh:
+    """The steps of one kind that were never started, taken in order."""
+
+    __slots__ = ("_at", "_ordinals")
+
+    def __init__(self, ordinals: Sequence[int]) -> None:
+        self._ordinals = ordinals
+        self._at = 0
+
+    def head(self, ledger: Ledger) -> int | None:
+        while self._at < len(self._ordinals):
+            ordinal = self._ordinals[self._at]
+            if ledger.code(ordinal) == StepCode.PREPARED:
+                return ordinal
+            self._at += 1
+        return None
+
+    def left(self, ledger: Ledger) -> int:
+        """An upper bound: steps settled out of turn are not looked for."""
+        return 0 if self.head(ledger) is None else len(self._ordinals) - self._at
+
+    def take(self, ledger: Ledger, most: int) -> tuple[int, ...]:
+        taken: list[int] = []
+        while len(taken) < most and (ordinal := self.head(ledger)) is not None:
+            taken.append(ordinal)
+            self._at += 1
+        return tuple(taken)

@@ -1,0 +1,1 @@
+"""The demo: a full-text index of the standard library of the Python that runs it."""

@@ -1,0 +1,241 @@
+"""What a host does: ask for its lease, perform the groups it is told, persist their outcomes, deliver them [S6.4]."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from choreography_ray.core.policies import delivery_delay
+from choreography_ray.engine.hooks import Loaded
+from choreography_ray.engine.ports import BodyRunner, Clock, JobPort, Lease, Process, StepWork, UserCode, Work
+from choreography_ray.engine.settling import insert_at_first_free
+from choreography_ray.engine.step_run import StepRun, Surroundings
+from choreography_ray.engine.writes import Writer
+from choreography_ray.errors import StepTimedOut
+from choreography_ray.model import HostId, JobId
+from choreography_ray.options import JobsOptions
+from choreography_ray.records import CodeRef, Outcome, OutcomeDocument, OutcomeKey, Run
+from choreography_ray.step import JobStep
+from choreography_ray.storage.protocol import JobStorage
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 0.25
+"""How long a finished outcome may wait for others of its group before it is persisted."""
+ASK_AGAIN_SECONDS = 0.5
+"""Pause before a lease is asked for again when the job actor did not answer."""
+
+LoadCode = Callable[[CodeRef], Awaitable[Loaded]]
+
+
+class HostEngine:
+    """One host. It performs a run once, refuses fences below the highest it has seen, and begins nothing unleased."""
+
+    def __init__(
+        self,
+        job_id: JobId,
+        host: HostId,
+        storage: JobStorage,
+        load_code: LoadCode,
+        job: JobPort,
+        runner: BodyRunner,
+        user: UserCode,
+        clock: Clock,
+        process: Process,
+    ) -> None:
+        self.job_id = job_id
+        self.host = host
+        self._storage = storage
+        self._load_code = load_code
+        self._job = job
+        self._runner = runner
+        self._user = user
+        self._clock = clock
+        self._process = process
+        self._writer = Writer(clock)
+        self._fence = 0
+        self._last_run = Run(0, 0)
+        self._around: Surroundings | None = None
+        self._group: GroupRun | None = None
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self) -> None:
+        """Until there is nothing more to do for this host; then its process ends."""
+        lease = await self._ask(is_first=True)
+        if lease.seconds is None or lease.work is None or lease.code is None or lease.options is None:
+            self._process.end()
+            return
+        self._around = await self._surround(lease.code, lease.options)
+        self.accept(lease.work)
+        seconds: float | None = lease.seconds
+        while seconds is not None:
+            await self._clock.sleep(seconds / 3)
+            seconds = (await self._ask(is_first=False)).seconds
+        self._process.end()
+
+    async def _ask(self, *, is_first: bool) -> Lease:
+        while True:
+            asked = self._clock.instant().now
+            try:
+                lease = await self._job.ask(self.host, is_first)
+            except Exception as error:  # noqa: BLE001 - unavailable is not dead: the kernel's timer decides
+                log.info("host %s of job %s asks again: %s", self.host, self.job_id, error)
+                await self._clock.sleep(ASK_AGAIN_SECONDS)
+                continue
+            if lease.seconds is None:
+                return lease
+            if lease.fence and lease.fence < self._fence:
+                continue
+            self._fence = max(self._fence, lease.fence)
+            # The lease runs from when it was asked for, not from when the answer came [S10.2].
+            self._process.live_until(lease.seconds - (self._clock.instant().now - asked))
+            return lease
+
+    async def _surround(self, code: CodeRef, options: JobsOptions) -> Surroundings:
+        loaded = await self._load_code(code)
+        loop = asyncio.get_running_loop()
+        return Surroundings(
+            self.job_id, self._storage, self._writer, loaded, options, self._user, loop, self._process.whereabouts
+        )
+
+    def accept(self, work: Work) -> bool:
+        """Begin a group. False: it is of a lower fence, or was begun before; both are no error."""
+        if self._around is None or work.run.fence < self._fence or work.run <= self._last_run:
+            return False
+        self._fence, self._last_run = work.run.fence, work.run
+        self._group = GroupRun(self, self._around, work)
+        self.spawn(self._group.perform(self._runner))
+        return True
+
+    def has_begun(self, run: Run, fence: int) -> bool:
+        """Whether this host has begun the run; asking so is how a new job actor adopts it [S10.1]."""
+        self._fence = max(self._fence, fence)
+        return self._last_run == run
+
+    async def report(self, work: Work, n: int, outcomes: tuple[Outcome, ...], seconds: float) -> int:
+        """Persist outcomes, then deliver them in the background; the next free n."""
+        document = OutcomeDocument(self.job_id, OutcomeKey(work.host, work.run, n), outcomes, seconds)
+        written, found = await insert_at_first_free(self._storage, self._writer, document)
+        if written is None:
+            return n + len(found)
+        self.spawn(self._deliver(written))
+        return written.key.n + 1
+
+    async def _deliver(self, document: OutcomeDocument) -> None:
+        assert self._around is not None
+        options = self._around.options
+        for failed in range(1, options.step_delivery_max_attempts + 1):
+            try:
+                await self._job.deliver(document)
+            except Exception as error:  # noqa: BLE001 - whatever went wrong, the outcome is persisted: tell it again
+                log.info("outcomes of host %s are delivered again: %s", self.host, error)
+                await self._clock.sleep(delivery_delay(options, failed))
+            else:
+                return
+        log.warning("outcomes of host %s were not acknowledged: the watchdog settles them", self.host)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run something in the background of this host."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("host %s of job %s is broken and ends", self.host, self.job_id, exc_info=error)
+            self._process.end()
+
+    async def end_after(self, outcomes: tuple[Outcome, ...], work: Work, n: int, seconds: float) -> None:
+        """Persist the last outcomes, then end the process under whatever body still runs [S6.8]."""
+        document = OutcomeDocument(self.job_id, OutcomeKey(work.host, work.run, n), outcomes, seconds)
+        await insert_at_first_free(self._storage, self._writer, document)
+        self._process.end()
+
+
+class GroupRun:
+    """The steps of one run, `width` at a time; finished outcomes are persisted in groups."""
+
+    def __init__(self, host: HostEngine, around: Surroundings, work: Work) -> None:
+        self._host = host
+        self._around = around
+        self._work = work
+        self._type: type[JobStep[Any, Any, Any]] = around.code.resolve(work.step_type)
+        self._done: list[Outcome] = []
+        self._news = asyncio.Event()
+        self._n = 0
+        self._since = 0.0
+        self._flushing = asyncio.Lock()
+
+    async def perform(self, runner: BodyRunner) -> None:
+        """Perform every step; returns when all outcomes are persisted."""
+        self._since = self._around_now()
+        loop = self._around.loop
+        flusher = loop.create_task(self._flush_while_running())
+        work = self._work
+        if self._type.is_async:
+            await runner.run_async(work.steps, work.width, self._perform_async)
+        else:
+            await runner.run_blocking(work.steps, work.width, self._perform_blocking)
+        flusher.cancel()
+        await asyncio.gather(flusher, return_exceptions=True)
+        await self._flush()
+
+    def _around_now(self) -> float:
+        return self._around.loop.time()
+
+    def _perform_blocking(self, step: StepWork) -> None:
+        run = StepRun(self._around, self._type, self._work.run, step)
+        watch = self._watch(run)
+        outcome = run.perform_blocking()
+        if watch is not None:
+            self._around.loop.call_soon_threadsafe(watch.cancel)
+        self._finished(outcome)
+
+    async def _perform_async(self, step: StepWork) -> None:
+        self._finished(await StepRun(self._around, self._type, self._work.run, step).perform_async())
+
+    def _finished(self, outcome: Outcome) -> None:
+        # Called on the body's thread; list.append is atomic, and the loop is woken once per pause at most.
+        self._done.append(outcome)
+        if len(self._done) == 1:
+            self._around.loop.call_soon_threadsafe(self._news.set)
+
+    def _watch(self, run: StepRun) -> asyncio.Task[None] | None:
+        timeout = self._type.step_timeout
+        if timeout is None:
+            return None
+        made = asyncio.run_coroutine_threadsafe(self._begin_watch(run, timeout.total_seconds()), self._around.loop)
+        return made.result()
+
+    async def _begin_watch(self, run: StepRun, seconds: float) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(self._time_out(run, seconds))
+
+    async def _time_out(self, run: StepRun, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        run.time_out(seconds)
+        await asyncio.sleep(max(0.0, self._around.options.step_stop_timeout.total_seconds()))
+        async with self._flushing:
+            outcomes = (*self._take(), run.failed(StepTimedOut(seconds)))
+            await self._host.end_after(outcomes, self._work, self._n, self._around_now() - self._since)
+
+    async def _flush_while_running(self) -> None:
+        while True:
+            await self._news.wait()
+            await asyncio.sleep(FLUSH_SECONDS)
+            self._news.clear()
+            await asyncio.shield(self._flush())
+
+    def _take(self) -> tuple[Outcome, ...]:
+        taken, self._done = self._done, []
+        return tuple(taken)
+
+    async def _flush(self) -> None:
+        async with self._flushing:
+            outcomes = self._take()
+            if outcomes:
+                now = self._around_now()
+                seconds, self._since = now - self._since, now
+                self._n = await self._host.report(self._work, self._n, outcomes, seconds)

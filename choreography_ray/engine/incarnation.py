@@ -1,0 +1,217 @@
+"""One life of a job actor: take over under a new fence, then start the job, go on with it, or finish it [S10.1]."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from choreography_ray.core.commands import ReportStart
+from choreography_ray.core.job_machine import JobMachine, JobRules
+from choreography_ray.core.ledger import Ledger
+from choreography_ray.core.slots import JobSlots
+from choreography_ray.engine.hooks import Hooks, Loaded
+from choreography_ray.engine.job_engine import JobEngine
+from choreography_ray.engine.plans import Plans
+from choreography_ray.engine.ports import Clock, HostsPort, Lease, ThrottlePort, UserCode
+from choreography_ray.engine.startup import StartRefused, Startup, initial_counts
+from choreography_ray.engine.writes import JobWriter, Writer
+from choreography_ray.errors import ChoreographyError, Fenced, JobNotFound, StartJobReason, StartReport, UnknownJobType
+from choreography_ray.model import HostId, JobId, JobStatus, Progress
+from choreography_ray.progress import progress_of
+from choreography_ray.records import CodeRef, JobDocument, OutcomeDocument
+from choreography_ray.storage.protocol import JobStorage
+
+log = logging.getLogger(__name__)
+
+LoadCode = Callable[[CodeRef], Awaitable[Loaded]]
+Ports = Callable[[JobEngine], tuple[HostsPort, ThrottlePort]]
+
+
+class Incarnation:
+    """Runs a job until it ends, is fenced, or the process dies; then the next one goes on from storage alone."""
+
+    def __init__(
+        self,
+        job_id: JobId,
+        actor: str,
+        storage: JobStorage,
+        load_code: LoadCode,
+        user: UserCode,
+        clock: Clock,
+        ports: Ports,
+        lease_seconds: float,
+    ) -> None:
+        self.job_id = job_id
+        self._actor = actor
+        self._storage = storage
+        self._load_code = load_code
+        self._user = user
+        self._clock = clock
+        self._ports = ports
+        self._lease_seconds = lease_seconds
+        self._writer = Writer(clock)
+        self._job: JobWriter | None = None
+        self._hooks: Hooks | None = None
+        self._engine: JobEngine | None = None
+        self._is_over = False
+        self.loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[ReportStart] = self.loop.create_future()
+        """What there is to say about the start; every caller of `start` waits for it."""
+
+    # What hooks see of it: `JobRuntime`.
+
+    @property
+    def document(self) -> JobDocument:
+        """The job as last saved."""
+        assert self._job is not None
+        return self._job.document if self._engine is None else self._engine.machine.document
+
+    @property
+    def progress(self) -> Progress:
+        """The counts as of now."""
+        return progress_of(self.document)
+
+    async def write_state(self) -> None:
+        """Save the state that hooks changed, unless the engine is about to: its next write carries it [S6.5]."""
+        assert self._hooks is not None and self._job is not None
+        if self._engine is None:
+            state = self._hooks.changed_state()
+            if state is not None:
+                await self._job.change(state=state)
+
+    # What hosts and clients ask.
+
+    @property
+    def trouble(self) -> str:
+        """The store's last error while it does not answer."""
+        return self._writer.trouble
+
+    async def ask(self, host: HostId, is_first: bool) -> Lease:
+        """A host asks for its lease [S10.2]. Before the ledger is read, leases that exist are renewed."""
+        if self._is_over:
+            return Lease(None)
+        if self._engine is None:
+            return Lease(self._lease_seconds) if not is_first else Lease(None)
+        return await self._engine.ask(host, is_first)
+
+    async def deliver(self, document: OutcomeDocument) -> None:
+        """A host delivers outcomes. Raises `Fenced` when this incarnation is not ready or over: try again."""
+        if self._engine is None or self._is_over:
+            raise Fenced(self.job_id)
+        await self._engine.deliver(document)
+
+    # Its life.
+
+    async def run(self) -> JobStatus:
+        """Until the job has ended. Raises `Fenced`, `JobNotFound`, `UnknownJobType`, or what broke."""
+        try:
+            document = await self._take_over()
+            code = await self._load_code(document.code)
+            self._hooks = Hooks(code, self, document.request, document.state, document.options, self._user)
+            return await self._live(document, code)
+        except StartRefused as refused:
+            return await self._refuse(refused)
+        except UnknownJobType as error:
+            self._answer(ReportStart(StartJobReason.UNKNOWN, (str(error),)))
+            raise
+        finally:
+            self._is_over = True
+            if not self.started.done():
+                self.started.set_result(ReportStart(StartJobReason.UNKNOWN, ("the job actor ended",)))
+
+    async def _take_over(self) -> JobDocument:
+        before = await self._writer.certain(lambda: self._storage.read_job(self.job_id))
+        if before is None:
+            raise JobNotFound(self.job_id)
+        fence = await self._writer.certain(lambda: self._storage.next_number("fence"))
+        if not await self._writer.certain(lambda: self._storage.raise_fence(self.job_id, before.fence, fence)):
+            raise Fenced(self.job_id)
+        await self._writer.certain(lambda: self._storage.fence_ledger(self.job_id, fence))
+        document = await self._writer.certain(lambda: self._storage.read_job(self.job_id))
+        if document is None or document.fence != fence:
+            raise Fenced(self.job_id)
+        self._is_first = before.fence == 0
+        self._job = JobWriter(document, self._storage, self._clock, self._writer)
+        return document
+
+    async def _live(self, document: JobDocument, code: Loaded) -> JobStatus:
+        assert self._job is not None and self._hooks is not None
+        status = document.status
+        if status.is_final or status in (JobStatus.STOPPED, JobStatus.REMOVING):
+            self._answer(ReportStart(document.start_error, document.start_details))
+            return status
+        startup = Startup(self._storage, self._job, self._writer, code, self._hooks, self._user)
+        if status is JobStatus.PREPARING_JOB:
+            if not self._is_first and not document.is_background:
+                raise StartRefused(StartJobReason.UNKNOWN, ("the job actor died before the plan was saved",))
+            if not await startup.plan():
+                return await self._complete_empty()
+        ledger = await startup.prepare() if self._job.document.plan else None
+        assert ledger is not None
+        if self._job.document.status is JobStatus.PREPARING_STEPS:
+            await self._job.change_status(JobStatus.STARTING_STEPS, stage_counts=initial_counts(ledger))
+        if self._job.document.status is JobStatus.STARTING_STEPS and not self._job.document.has_started_hook:
+            await startup.before_starting()
+        return await self._run_steps(ledger, code)
+
+    async def _run_steps(self, ledger: Ledger, code: Loaded) -> JobStatus:
+        assert self._job is not None and self._hooks is not None
+        document = self._job.document
+        assert document.plan is not None
+        time = self._clock.instant()
+        slots = JobSlots(self.job_id, self._actor, document.fence, self._lease_seconds)
+        job = code.job_class
+        rules = JobRules(
+            window=document.options.max_active_steps_per_job,
+            keep_results=document.keep_results,
+            keep_after_completed=job.keep_after_completed,
+            keep_after_completed_with_failures=job.keep_after_completed_with_failures,
+        )
+        machine = JobMachine(document, ledger, slots, rules, time)
+        plans = Plans(self.job_id, self._storage, self._writer, document.plan.segment_steps)
+        self._hooks.plans = plans
+        engine = JobEngine(
+            machine, self._storage, self._job, self._writer, self._hooks, plans, self._clock, self._lease_seconds
+        )
+        engine.hosts, engine.throttle = self._ports(engine)
+        if self._is_first:
+            begin = machine.begin(time)
+        else:
+            outcomes = await self._writer.certain(lambda: self._storage.read_outcomes(self.job_id))
+            documents = await self._writer.certain(lambda: self._storage.read_step_documents(self.job_id))
+            begin = machine.recover(outcomes, documents, time)
+        self._engine = engine
+        engine.started.add_done_callback(lambda done: self._answer(done.result()))
+        return await engine.run(begin)
+
+    def _answer(self, report: ReportStart) -> None:
+        if not self.started.done():
+            self.started.set_result(report)
+
+    async def _complete_empty(self) -> JobStatus:
+        """An empty plan completes at once [S4.1]."""
+        assert self._job is not None and self._hooks is not None
+        done = await self._hooks.complete()
+        status = JobStatus.FAILED if done.error else JobStatus.COMPLETED_SUCCESSFULLY
+        report = StartReport.NO_JOB_STEPS_TO_START
+        fields = {} if done.state is None else {"state": done.state}
+        await self._job.change_status(status, start_error=report, error=done.error, **fields)
+        self._answer(ReportStart(report, ()))
+        return status
+
+    async def _refuse(self, refused: StartRefused) -> JobStatus:
+        assert self._job is not None
+        log.warning("job %s was not started: %s", self.job_id, refused)
+        try:
+            await self._job.change_status(
+                JobStatus.FAILED,
+                why=str(refused.reason),
+                error="; ".join(refused.details)[:4_096],
+                start_error=str(refused.reason),
+                start_details=refused.details,
+            )
+        except ChoreographyError:
+            log.exception("the failed start of job %s could not be recorded", self.job_id)
+        self._answer(ReportStart(refused.reason, refused.details))
+        return JobStatus.FAILED

@@ -1,0 +1,300 @@
+"""Carries out what a job machine wants, over the ports: one turn after the other, each in its order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, assert_never
+
+from choreography_ray.core import commands as c
+from choreography_ray.core import events as e
+from choreography_ray.core.job_machine import JobMachine
+from choreography_ray.engine.hooks import Hooks
+from choreography_ray.engine.plans import Plans
+from choreography_ray.engine.ports import Clock, HostsPort, Lease, ThrottlePort, Work
+from choreography_ray.engine.settling import settle_run
+from choreography_ray.engine.writes import JobWriter, Writer
+from choreography_ray.errors import Fenced
+from choreography_ray.model import HostId, JobStatus
+from choreography_ray.records import OutcomeDocument
+from choreography_ray.storage.protocol import JobStorage
+
+log = logging.getLogger(__name__)
+
+
+class JobEngine:
+    """One incarnation of a job from the saved plan on.
+
+    `run` returns when the job is finished and everything about it is durable, and raises `Fenced` when a newer
+    incarnation has taken over: then nothing more may be written.
+    """
+
+    def __init__(
+        self,
+        machine: JobMachine,
+        storage: JobStorage,
+        job_writer: JobWriter,
+        writer: Writer,
+        hooks: Hooks,
+        plans: Plans,
+        clock: Clock,
+        lease_seconds: float,
+    ) -> None:
+        self.machine = machine
+        self.hosts: HostsPort | None = None
+        self.throttle: ThrottlePort | None = None
+        self._storage = storage
+        self._job_writer = job_writer
+        self._writer = writer
+        self._hooks = hooks
+        self._plans = plans
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._job_id = machine.document.job_id
+        self._events: list[e.Event] = []
+        self._news = asyncio.Event()
+        self._wake_at: float | None = None
+        self._receipts: dict[int, asyncio.Future[None]] = {}
+        self._next_receipt = 0
+        self._first_work: dict[HostId, asyncio.Future[Work]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: BaseException | None = None
+        self.started: asyncio.Future[c.ReportStart] = asyncio.get_running_loop().create_future()
+        self.last_turn: list[c.Command] = []
+
+    @property
+    def trouble(self) -> str:
+        """The store's last error while a write is being repeated."""
+        return self._writer.trouble
+
+    # What the world tells.
+
+    def post(self, event: e.Event) -> None:
+        """Tell the machine an event, with the next turn."""
+        self._events.append(event)
+        self._news.set()
+
+    async def deliver(self, document: OutcomeDocument) -> None:
+        """A host's outcomes; returns once they are recorded. Raises `Fenced` when this incarnation is over."""
+        receipt, self._next_receipt = self._next_receipt, self._next_receipt + 1
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._receipts[receipt] = done
+        self.post(e.OutcomesReported(document, receipt))
+        await done
+
+    async def ask(self, host: HostId, is_first: bool) -> Lease:
+        """A host asks for its lease."""
+        if self.machine.is_finished or not self.machine.knows(host):
+            return Lease(None)
+        document = self.machine.document
+        if not is_first:
+            return Lease(self._lease_seconds, document.fence)
+        self.post(e.HostCameUp(host))
+        waiting = self._first_work.get(host)
+        work = None if waiting is None else await asyncio.shield(waiting)
+        return Lease(self._lease_seconds, document.fence, work, document.code, document.options)
+
+    # The loop.
+
+    async def run(self, begin: list[c.Command]) -> JobStatus:
+        """Carry out `begin`, then turn after turn until the job is finished."""
+        try:
+            await self._carry_out_turn(begin)
+            while not self.machine.is_finished:
+                if not self._events and not self.machine.wants_turn:
+                    await self._wait()
+                if self._failed is not None:
+                    raise self._failed
+                events, self._events = self._events, []
+                self._news.clear()
+                await self._carry_out_turn(self.machine.handle(events, self._clock.instant()))
+        finally:
+            self._close()
+        return self.machine.document.status
+
+    async def _wait(self) -> None:
+        if self._wake_at is None:
+            await self._news.wait()
+            return
+        left = self._wake_at - self._clock.instant().now
+        if left > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+
+    def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for done in self._receipts.values():
+            if not done.done():
+                done.set_exception(Fenced(self._job_id))
+                done.exception()  # a host that is gone leaves nobody to read it
+        for work in self._first_work.values():
+            work.cancel()
+
+    async def _carry_out_turn(self, commands: list[c.Command]) -> None:
+        self.last_turn = commands
+        for command in commands:
+            await self._carry_out(command)
+
+    async def _carry_out(self, command: c.Command) -> None:
+        match command:
+            case c.SaveJob():
+                await self._job_writer.save(command.document, command.changed)
+            case (
+                c.SaveRetries()
+                | c.SaveFailures()
+                | c.SaveResults()
+                | c.DeleteStepDocuments()
+                | c.SaveStepDocuments()
+                | c.SaveLedger()
+                | c.ClearJob()
+            ):
+                await self._write(command)
+            case _:
+                self._tell(command)
+
+    async def _write(
+        self,
+        command: c.SaveRetries
+        | c.SaveFailures
+        | c.SaveResults
+        | c.DeleteStepDocuments
+        | c.SaveStepDocuments
+        | c.SaveLedger
+        | c.ClearJob,
+    ) -> None:
+        storage, job_id, certain = self._storage, self._job_id, self._writer.certain
+        match command:
+            case c.SaveRetries(items):
+                retries = await self._plans.retries(items)
+                await certain(lambda: storage.save_step_documents(job_id, retries))
+            case c.SaveFailures(items):
+                failures = await self._plans.failures(items)
+                await certain(lambda: storage.save_failures(job_id, failures))
+            case c.SaveResults(items):
+                results = await self._plans.results(items)
+                await certain(lambda: storage.save_results(job_id, results))
+            case c.DeleteStepDocuments(closed):
+                await certain(lambda: storage.delete_step_documents(job_id, closed))
+            case c.SaveStepDocuments(documents):
+                if await certain(lambda: storage.save_step_documents(job_id, documents)):
+                    raise Fenced(job_id)
+            case c.SaveLedger(segments):
+                if not await certain(lambda: storage.save_ledger(job_id, segments)):
+                    raise Fenced(job_id)
+            case c.ClearJob(keep_results):
+                await certain(lambda: storage.clear_job(job_id, keep_results=keep_results))
+            case _:
+                assert_never(command)
+
+    def _tell(self, command: c.Command) -> None:
+        assert self.hosts is not None and self.throttle is not None
+        match command:
+            case c.Acknowledge(receipts):
+                for receipt in receipts:
+                    done = self._receipts.pop(receipt)
+                    if not done.done():
+                        done.set_result(None)
+            case c.SendExchange(message):
+                self.throttle.send(message)
+            case c.CreateHost(host, kind):
+                self._first_work[host] = asyncio.get_running_loop().create_future()
+                self.hosts.create(host, self.machine.ledger.kinds[kind])
+            case c.TellGroup():
+                self._spawn(self._tell_group(command))
+            case c.EndHost(host):
+                self._forget_host(host)
+                self.hosts.end(host)
+            case c.InspectHosts(groups):
+                self.hosts.inspect(groups)
+            case c.SetTimer(at):
+                self._wake_at = at
+            case c.ReportStart():
+                if not self.started.done():
+                    self.started.set_result(command)
+            case c.Finish():
+                pass
+            case _:
+                self._ask(command)
+
+    def _ask(self, command: c.Command) -> None:
+        """What takes its time and is answered by an event."""
+        hooks = self._hooks
+        match command:
+            case c.RunHooks(ticket, items):
+                self._answer(lambda: hooks.run_group(ticket, items))
+            case c.AskFailureBehavior(stage):
+
+                async def behavior() -> e.FailureBehaviorAnswered:
+                    return e.FailureBehaviorAnswered(stage, await hooks.failure_behavior(stage))
+
+                self._answer(behavior)
+            case c.RunResumeHook():
+                is_incomplete = self.machine.document.has_started_hook and not self.machine.was_running
+                self._answer(lambda: hooks.resume(is_incomplete))
+            case c.RunCompletionHook():
+                self._answer(hooks.complete)
+            case c.SettleRun(host, run, outcomes):
+
+                async def settled() -> e.RunSettled:
+                    documents = await settle_run(self._storage, self._writer, self._job_id, host, run, outcomes)
+                    return e.RunSettled(host, run, documents)
+
+                self._answer(settled)
+            case c.DeleteOutcomes(keys):
+
+                async def delete() -> None:
+                    await self._writer.certain(lambda: self._storage.delete_outcomes(self._job_id, keys))
+
+                self._spawn(delete())
+            case c.AskAdmission():
+                self.post(e.AdmissionAnswered(True))
+            case c.CheckIncarnation():
+                self._answer(self._check_incarnation)
+            case _:
+                raise AssertionError(f"{command} is not told or asked")
+
+    async def _check_incarnation(self) -> e.IncarnationConfirmed:
+        stored = await self._writer.certain(lambda: self._storage.read_job(self._job_id))
+        if stored is None or stored.fence != self.machine.document.fence:
+            raise Fenced(self._job_id)
+        return e.IncarnationConfirmed()
+
+    def _answer(self, question: Callable[[], Coroutine[Any, Any, e.Event]]) -> None:
+        async def answer() -> None:
+            self.post(await question())
+
+        self._spawn(answer())
+
+    async def _tell_group(self, command: c.TellGroup) -> None:
+        group, ledger = command.group, self.machine.ledger
+        kind = ledger.kinds[ledger.kind(group.ordinals[0])]
+        work = await self._plans.work(group, kind, is_again=command.is_again)
+        if command.is_new_host:
+            first = self._first_work.get(group.host)
+            if first is not None and not first.done():
+                first.set_result(work)
+        else:
+            assert self.hosts is not None
+            self.hosts.tell(work)
+
+    def _forget_host(self, host: HostId) -> None:
+        first = self._first_work.pop(host, None)
+        if first is not None:
+            first.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A broken promise of ours or the store's: this incarnation cannot go on, the next one can.
+            self._failed = self._failed or error
+            self._news.set()

@@ -1,0 +1,127 @@
+"""Where the engine finds the steps of a saved plan: segments read when needed, a bounded number kept."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from choreography_ray.core.commands import Decided
+from choreography_ray.engine.ports import StepWork, Work
+from choreography_ray.engine.writes import Writer
+from choreography_ray.model import JobId, StepId
+from choreography_ray.records import (
+    FailedStep,
+    Failure,
+    Group,
+    KeptResult,
+    PreparedSegment,
+    StepDocument,
+    StepKind,
+)
+from choreography_ray.storage.protocol import JobStorage
+
+KEPT_SEGMENTS = 32
+
+
+class Plans:
+    """Ids and states of a job's prepared steps."""
+
+    def __init__(self, job_id: JobId, storage: JobStorage, writer: Writer, segment_steps: int) -> None:
+        self._job_id = job_id
+        self._storage = storage
+        self._writer = writer
+        self._segment_steps = segment_steps
+        self._kept: OrderedDict[int, PreparedSegment] = OrderedDict()
+
+    async def _segment(self, index: int) -> PreparedSegment:
+        segment = self._kept.get(index)
+        if segment is None:
+            segment = await self._writer.certain(lambda: self._storage.read_prepared(self._job_id, index))
+            if segment is None:
+                raise LookupError(f"segment {index} of job {self._job_id!r} was never prepared")
+            self._kept[index] = segment
+            if len(self._kept) > KEPT_SEGMENTS:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(index)
+        return segment
+
+    async def step_id(self, ordinal: int) -> StepId:
+        """The id of a step."""
+        segment = await self._segment(ordinal // self._segment_steps)
+        return segment.step_ids[ordinal % self._segment_steps]
+
+    async def work(self, group: Group, kind: StepKind, *, is_again: bool) -> Work:
+        """What a host is told of a group. `is_again`: steps of it ran before, and begin from what their document has."""
+        own: dict[int, StepDocument] = {}
+        if is_again:
+            ordinals = group.ordinals
+            documents = await self._writer.certain(lambda: self._storage.read_step_documents(self._job_id, ordinals))
+            own = {d.ordinal: d for d in documents}
+        steps = []
+        for ordinal, attempt in zip(group.ordinals, group.attempts, strict=True):
+            segment = await self._segment(ordinal // self._segment_steps)
+            at = ordinal % self._segment_steps
+            document = own.get(ordinal)
+            state = segment.states[at] if document is None or document.state is None else document.state
+            crashes = 0 if document is None else document.crashes
+            steps.append(StepWork(ordinal, attempt, segment.step_ids[at], state, crashes))
+        return Work(group.host, group.run, group.width, kind.step_type, tuple(steps))
+
+    async def _attempts_before(self, items: tuple[Decided, ...]) -> dict[int, tuple[Failure, ...]]:
+        again = [item.outcome.ordinal for item in items if item.outcome.attempt > 1]
+        if not again:
+            return {}
+        documents = await self._writer.certain(lambda: self._storage.read_step_documents(self._job_id, again))
+        return {d.ordinal: d.attempts for d in documents}
+
+    async def retries(self, items: tuple[Decided, ...]) -> list[StepDocument]:
+        """The documents that close the runs of failed attempts and say when the next is due."""
+        before = await self._attempts_before(items)
+        return [
+            StepDocument(
+                item.outcome.ordinal,
+                item.run,
+                is_closed=True,
+                attempt=item.outcome.attempt + 1,
+                due=item.due,
+                crashes=item.outcome.crash,
+                state=item.outcome.state,
+                attempts=_with(before.get(item.outcome.ordinal, ()), item.outcome.failure),
+            )
+            for item in items
+        ]
+
+    async def failures(self, items: tuple[Decided, ...]) -> list[FailedStep]:
+        """The records of steps that failed for good."""
+        before = await self._attempts_before(items)
+        return [
+            FailedStep(
+                item.outcome.ordinal,
+                await self.step_id(item.outcome.ordinal),
+                item.outcome.attempt,
+                item.run,
+                _with(before.get(item.outcome.ordinal, ()), item.outcome.failure),
+                value=item.outcome.value,
+                state=item.outcome.state,
+            )
+            for item in items
+        ]
+
+    async def results(self, items: tuple[Decided, ...]) -> list[KeptResult]:
+        """What is kept of successes."""
+        return [
+            KeptResult(i.outcome.ordinal, await self.step_id(i.outcome.ordinal), i.outcome.value) for i in items
+        ]
+
+
+MAX_ATTEMPTS_KEPT = 10
+
+
+def _with(before: tuple[Failure, ...], failure: Failure | None) -> tuple[Failure, ...]:
+    """Earlier attempts and this one, each once, the first and the latest of them: repeated writes add nothing."""
+    if failure is None:
+        return before
+    all_of_them = (*(f for f in before if f.attempt != failure.attempt), failure)
+    if len(all_of_them) <= MAX_ATTEMPTS_KEPT:
+        return all_of_them
+    return (all_of_them[0], *all_of_them[-(MAX_ATTEMPTS_KEPT - 1) :])

@@ -1,0 +1,155 @@
+"""What the engines need of the world: clock, hosts, throttle and user code. Ray, or the testing harness, provides it.
+
+The fifth port is `storage.protocol.JobStorage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from choreography_ray.core.job_machine import Instant
+from choreography_ray.core.slot_messages import Exchange
+from choreography_ray.model import HostId, JobId, StepId
+from choreography_ray.options import JobsOptions
+from choreography_ray.records import CodeRef, Group, OutcomeDocument, Payload, Run, StepKind
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Time, real or virtual."""
+
+    def instant(self) -> Instant:
+        """The present."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """One step that a host is to perform."""
+
+    ordinal: int
+    attempt: int
+    step_id: StepId
+    state: Payload
+    crashes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a host is told: the steps of one run, `width` of them at a time."""
+
+    host: HostId
+    run: Run
+    width: int
+    step_type: str
+    steps: tuple[StepWork, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Answers a host that asks. `seconds` count from when it asked; None: there is nothing for it to do, it ends itself.
+
+    The first answer says what the host needs to know of the job, and what to perform first, if that is known by then.
+    """
+
+    seconds: float | None
+    fence: int = 0
+    work: Work | None = None
+    code: CodeRef | None = None
+    options: JobsOptions | None = None
+
+
+class JobPort(Protocol):
+    """The job actor, as its hosts see it. Calls may be lost, repeated, or answered by a later incarnation."""
+
+    async def ask(self, host: HostId, is_first: bool) -> Lease:
+        """Ask for a lease, or to renew it."""
+        ...
+
+    async def deliver(self, document: OutcomeDocument) -> None:
+        """Tell outcomes; returns once they are recorded [S6.4]."""
+        ...
+
+
+class HostsPort(Protocol):
+    """The hosts, as their job sees them. Nothing here blocks; what happens comes back as events."""
+
+    def create(self, host: HostId, kind: StepKind) -> None:
+        """Create the host: `HostFailedToStart`, `HostWaited`, `HostWithdrawn` and `HostDied` tell what became of it."""
+        ...
+
+    def tell(self, work: Work) -> None:
+        """Tell a live host a group, until it has answered or is gone."""
+        ...
+
+    def end(self, host: HostId) -> None:
+        """End the host's process."""
+        ...
+
+    def inspect(self, groups: Sequence[Group]) -> None:
+        """After recovery: adopt what has begun (`HostCameUp`), end the rest (`HostDied`, once confirmed)."""
+        ...
+
+
+class ThrottlePort(Protocol):
+    """The throttle; a reply comes back as `ThrottleReplied`, a failed call as `ExchangeFailed`."""
+
+    def send(self, message: Exchange) -> None:
+        """Send an exchange."""
+        ...
+
+
+class UserCode(Protocol):
+    """Runs the user's functions off the actor's loop: `def` on a thread, `async def` on a loop of its own [S14.3]."""
+
+    async def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
+        """The function's value, awaited if it is awaitable. Raises what it raises, or `TimeoutError`."""
+        ...
+
+    async def pull(self, iterator: Iterator[T] | AsyncIterator[T], most: int) -> list[T]:
+        """The next values of a generator of the user's, at most `most`; fewer only at its end."""
+        ...
+
+
+class BodyRunner(Protocol):
+    """Performs steps, `width` at a time: blocking bodies on threads, async ones on a loop of their own thread."""
+
+    async def run_blocking(
+        self, steps: Sequence[StepWork], width: int, perform: Callable[[StepWork], None]
+    ) -> None:
+        """Call `perform` for each step; it never raises."""
+        ...
+
+    async def run_async(self, steps: Sequence[StepWork], width: int, perform: Callable[[StepWork], Any]) -> None:
+        """Await `perform` for each step; it never raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """Where a process is, for the records of failures."""
+
+    node: str
+    pid: int
+
+
+class Process(Protocol):
+    """The host's own process."""
+
+    @property
+    def whereabouts(self) -> Whereabouts: ...
+
+    def live_until(self, seconds: float) -> None:
+        """Have the kernel end the process so many seconds from now, whatever it does then; a later call replaces it."""
+        ...
+
+    def end(self) -> None:
+        """End the process at once, without leaving anything behind."""
+        ...

@@ -1,0 +1,252 @@
+"""From a saved job record to prepared steps: plan, save the plan, prepare in batches [S4]."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import Any
+
+from choreography_ray.codec import decode, encode
+from choreography_ray.core.ledger import Ledger, split
+from choreography_ray.engine.hooks import Hooks, Loaded
+from choreography_ray.engine.ports import UserCode
+from choreography_ray.engine.writes import JobWriter, Writer
+from choreography_ray.errors import ChoreographyError, NotStorable, StartJobReason, TooLarge
+from choreography_ray.job import StepDetails
+from choreography_ray.model import JobStatus, StepId
+from choreography_ray.records import (
+    MAX_STAGE_COUNTS,
+    SEGMENT_STEPS,
+    LedgerSegment,
+    PlannedStep,
+    PlanRef,
+    PlanSegment,
+    PreparedSegment,
+    StepKind,
+)
+from choreography_ray.result import describe_exception
+from choreography_ray.storage.protocol import JobStorage
+
+MAX_KINDS = 65_535
+MAX_REASONS = 20
+
+
+class StartRefused(ChoreographyError):
+    """The start ends here; what it says is saved with the job."""
+
+    def __init__(self, reason: StartJobReason, details: tuple[str, ...]) -> None:
+        super().__init__()
+        self.reason = reason
+        self.details = details
+
+    def describe(self) -> str:
+        return f"{self.reason}: {'; '.join(self.details)}"
+
+
+class Startup:
+    """The start of one job, by one incarnation. Each part may be repeated by the next one."""
+
+    def __init__(
+        self, storage: JobStorage, job: JobWriter, writer: Writer, code: Loaded, hooks: Hooks, user: UserCode
+    ) -> None:
+        self._storage = storage
+        self._job = job
+        self._writer = writer
+        self._code = code
+        self._hooks = hooks
+        self._user = user
+        self._kinds: list[StepKind] = []
+        self._kind_index: dict[tuple[Any, ...], int] = {}
+
+    async def plan(self) -> bool:
+        """Call `prepare_steps` and save the whole plan. False: it is empty. Raises `StartRefused`."""
+        document = self._job.document
+        details = await self._details()
+        pages = self._pages()
+        total = segments = 0
+        seen: set[StepId] = set()
+        async for page in pages:
+            planned = self._planned(page, total, seen)
+            segment = PlanSegment(segments, planned)
+            await self._save_segment(segment)
+            total += len(page)
+            segments += 1
+        if not total:
+            return False
+        await self._writer.certain(
+            lambda: self._storage.save_plan(document.job_id, document.fence, tuple(self._kinds))
+        )
+        ref = PlanRef(document.fence, segments, total, SEGMENT_STEPS)
+        await self._job.change_status(JobStatus.PREPARING_STEPS, plan=ref, details=details)
+        return True
+
+    async def _details(self) -> str:
+        try:
+            return str(await self._hooks.call("get_job_details"))
+        except Exception as error:  # noqa: BLE001 - a start hook that raises fails the start [S4.1]
+            raise _unknown("get_job_details", error) from error
+
+    async def _pages(self) -> AsyncIterator[list[StepDetails]]:
+        """The plan in segments, pulled from the user's list or generator as they are needed."""
+        try:
+            steps = await self._hooks.call("prepare_steps", self._hooks.job.request)
+            if not isinstance(steps, Iterable | AsyncIterable):
+                raise TypeError(f"prepare_steps returned {type(steps).__name__}, not a list or generator of steps")
+            iterator: Iterator[Any] | AsyncIterator[Any] = (
+                aiter(steps) if isinstance(steps, AsyncIterable) else iter(steps)
+            )
+            while page := await self._user.pull(iterator, SEGMENT_STEPS):
+                yield page
+        except (NotStorable, TooLarge, StartRefused):
+            raise
+        except Exception as error:  # noqa: BLE001 - the user's code raises what it likes
+            raise _unknown("prepare_steps", error) from error
+
+    def _planned(self, page: list[StepDetails], begin: int, seen: set[StepId]) -> tuple[PlannedStep, ...]:
+        planned = []
+        for ordinal, step in enumerate(page, begin):
+            if not isinstance(step, StepDetails):
+                raise _invalid(f"step {ordinal}: prepare_steps gave {step!r}, not what create_step returns")
+            if step.step_id in seen:
+                raise _invalid(f"step {step.step_id!r}: its id is used twice in the plan")
+            seen.add(step.step_id)
+            try:
+                request = encode(step.request, "request")
+                kind = self._kind(step)
+            except (NotStorable, TooLarge) as error:
+                raise _invalid(f"step {step.step_id!r}: {error}") from error
+            planned.append(PlannedStep(step.step_id, step.name, kind, request))
+        return tuple(planned)
+
+    def _kind(self, step: StepDetails) -> int:
+        cls = step.step_class
+        step_type = f"{cls.__module__}:{cls.__qualname__}"
+        key = (step.stage, step_type, repr(sorted(step.ray_options.items())))
+        index = self._kind_index.get(key)
+        if index is None:
+            index = len(self._kinds)
+            if index > MAX_KINDS:
+                raise NotStorable("ray_options", f"a plan can have {MAX_KINDS:,} kinds of steps at most")
+            options = encode(dict(step.ray_options), "ray_options")
+            self._kinds.append(StepKind(step.stage, step_type, cls.hosting, cls.steps_per_actor, options))
+            self._kind_index[key] = index
+        return index
+
+    async def _save_segment(self, segment: PlanSegment) -> None:
+        document = self._job.document
+        try:
+            await self._writer.certain(
+                lambda: self._storage.save_plan_segments(document.job_id, document.fence, (segment,))
+            )
+        except TooLarge as error:
+            raise _invalid(str(error)) from error
+
+    async def prepare(self) -> Ledger:
+        """Prepare every step that is not, segment by segment, and save the ledger with it. Raises `StartRefused`."""
+        document, plan = self._job.document, self._job.document.plan
+        assert plan is not None
+        job_id = document.job_id
+        kinds = await self._writer.certain(lambda: self._storage.read_plan(job_id, plan.fence))
+        done = await self._writer.certain(lambda: self._storage.prepared_segments(job_id))
+        refused: list[str] = []
+        for index in range(plan.segments):
+            segment = await self._read_segment(plan.fence, index)
+            if index not in done:
+                await self._prepare_segment(segment, kinds, refused)
+            if refused:
+                continue  # only to learn of every refusal
+            ledger = self._ledger_segment(segment)
+            await self._writer.certain(lambda ledger=ledger: self._storage.insert_ledger(job_id, (ledger,)))  # type: ignore[misc]
+        if refused:
+            await self._tell_failed_to_prepare()
+            more = (f"and {len(refused) - MAX_REASONS} more",) if len(refused) > MAX_REASONS else ()
+            raise StartRefused(StartJobReason.COULD_NOT_PREPARE_JOB_STEPS, (*refused[:MAX_REASONS], *more))
+        segments = await self._writer.certain(lambda: self._storage.read_ledger(job_id))
+        return Ledger(kinds, segments, plan.segment_steps)
+
+    async def _read_segment(self, fence: int, index: int) -> PlanSegment:
+        job_id = self._job.document.job_id
+        segment = await self._writer.certain(lambda: self._storage.read_plan_segment(job_id, fence, index))
+        if segment is None:
+            raise LookupError(f"segment {index} of the plan of job {job_id!r} is missing")
+        return segment
+
+    def _ledger_segment(self, segment: PlanSegment) -> LedgerSegment:
+        part = next(split([step.kind for step in segment.steps], self._job.document.fence, SEGMENT_STEPS))
+        return LedgerSegment(segment.index, part.fence, 0, part.codes, part.kinds)
+
+    async def _prepare_segment(
+        self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]
+    ) -> None:
+        states = await self._user.call(self._prepare_steps, segment, kinds, refused)
+        if refused:
+            return
+        prepared = PreparedSegment(segment.index, tuple(step.step_id for step in segment.steps), tuple(states))
+        job_id = self._job.document.job_id
+        try:
+            await self._writer.certain(lambda: self._storage.save_prepared(job_id, (prepared,)))
+        except TooLarge as error:
+            raise _invalid(str(error)) from error
+
+    async def _prepare_steps(
+        self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]
+    ) -> list[Any]:
+        # Runs where user code runs: on its loop, one call for the whole segment.
+        states: list[Any] = []
+        for step in segment.steps:
+            try:
+                cls = self._code.resolve(kinds[step.kind].step_type)
+                instance = cls()
+                request = decode(step.request, self._code.resolve)
+                for method in (instance.prepare_step, instance.initialize_state):
+                    answer = method(request)
+                    if answer is not None:
+                        await answer
+            except Exception as error:  # noqa: BLE001 - refused or raised: the job fails with each reason [S4.3]
+                refused.append(f"step {step.step_id!r}: {_sentence(error)}")
+                continue
+            try:
+                states.append(encode(instance.state, "state"))
+            except (NotStorable, TooLarge) as error:
+                raise _invalid(f"step {step.step_id!r}: {error}") from error
+        return states
+
+    async def _tell_failed_to_prepare(self) -> None:
+        try:
+            await self._hooks.call("on_failed_to_prepare")
+        except Exception as error:  # noqa: BLE001 - recorded and not repeated [S14.3]
+            await self._job.change(error=_sentence(error))
+
+    async def before_starting(self) -> None:
+        """Mark and run the start hooks [S2.1]. Raises `StartRefused`."""
+        try:
+            await self._job.change(has_started_hook=True)
+            await self._hooks.call("on_before_starting_job_steps")
+            await self._hooks.call("on_before_dispatching_job_steps", False)
+        except ChoreographyError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a start hook that raises fails the start [S4.1]
+            raise _unknown("a start hook", error) from error
+        state = self._hooks.changed_state()
+        if state is not None:
+            await self._job.change(state=state)
+
+
+def initial_counts(ledger: Ledger) -> Any:
+    """What the job document says of a plan before anything ran."""
+    stages = ledger.stage_counts()
+    return stages if len(stages) <= MAX_STAGE_COUNTS else ()
+
+
+def _sentence(error: BaseException) -> str:
+    described = describe_exception(error)
+    if isinstance(error, ChoreographyError):
+        return described.message
+    return f"{described.error_type}: {described.message}"
+
+
+def _unknown(what: str, error: BaseException) -> StartRefused:
+    return StartRefused(StartJobReason.UNKNOWN, (f"{what} raised {_sentence(error)}",))
+
+
+def _invalid(why: str) -> StartRefused:
+    return StartRefused(StartJobReason.INVALID_STEP_PLAN, (why,))

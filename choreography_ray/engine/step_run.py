@@ -1,0 +1,242 @@
+"""One run of one step inside its host: what its context may ask for, and what it leaves as outcome [S6]."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from choreography_ray.cancellation import Cancellation
+from choreography_ray.codec import decode, encode
+from choreography_ray.context import BlockingStepContext, ResultsPage, StepContext
+from choreography_ray.engine.hooks import Loaded
+from choreography_ray.engine.ports import StepWork, UserCode, Whereabouts
+from choreography_ray.engine.writes import Writer
+from choreography_ray.errors import CallbackReason, CallbackRejected, Fenced, NotStorable, StepTimedOut, TooLarge
+from choreography_ray.model import JobId, StepId
+from choreography_ray.options import JobsOptions
+from choreography_ray.records import Failure, Outcome, OutcomeKind, Payload, Run, StepDocument
+from choreography_ray.result import JobStepResult, ResultKind, describe_exception
+from choreography_ray.step import JobStep
+from choreography_ray.storage.protocol import JobStorage
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all runs of a host share."""
+
+    job_id: JobId
+    storage: JobStorage
+    writer: Writer
+    code: Loaded
+    options: JobsOptions
+    user: UserCode
+    loop: asyncio.AbstractEventLoop
+    whereabouts: Whereabouts
+
+
+class StepRun:
+    """A run. The body's side is called where the body runs, the rest on the host's loop."""
+
+    def __init__(self, around: Surroundings, step_type: type[JobStep[Any, Any, Any]], run: Run, work: StepWork) -> None:
+        self._around = around
+        self._type = step_type
+        self._run = run
+        self.work = work
+        self.cancelled = Cancellation()
+        self.began_at: datetime | None = None
+        self._gate = asyncio.Lock()
+        self._instance: JobStep[Any, Any, Any] | None = None
+        self._is_closed = False
+        self._timed_out: StepTimedOut | None = None
+        self._unsaved = 0
+        self._has_document = work.attempt > 1 or work.crashes > 0
+        self._flusher: asyncio.TimerHandle | None = None
+
+    # What the context asks: `StepRuntime`.
+
+    @property
+    def job_id(self) -> JobId:
+        """The job's id."""
+        return self._around.job_id
+
+    @property
+    def step_id(self) -> StepId:
+        """The step's id."""
+        return self.work.step_id
+
+    @property
+    def attempt(self) -> int:
+        """The attempt, from 1."""
+        return self.work.attempt
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """Names job, step and attempt in each record."""
+        about = {"job_id": self.job_id, "step_id": self.step_id, "attempt": self.attempt}
+        return logging.LoggerAdapter(logging.getLogger(f"choreography_ray.step.{self._type.__name__}"), about)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The host's loop."""
+        return self._around.loop
+
+    async def invoke(self, callback: Callable[[], Any], cancel: Cancellation | None) -> Any:
+        """Run a callback in turn [S6.2]."""
+        async with self._gate:
+            if self._is_closed:
+                raise CallbackRejected(CallbackReason.CLOSED)
+            if cancel is not None and cancel.is_set():
+                raise CallbackRejected(CallbackReason.CANCELLED)
+            return await self._around.user.call(callback)
+
+    async def checkpoint(self, in_turn: bool) -> None:
+        """Note that the state moved on; durable as S6.3 says."""
+        if in_turn:
+            await self._checkpoint()
+            return
+        async with self._gate:
+            if self._is_closed:
+                raise CallbackRejected(CallbackReason.CLOSED)
+            await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
+        self._unsaved += 1
+        every = 1 if self._type.checkpoint_after_every_batch else self._around.options.step_checkpoint_batch_interval
+        if self._unsaved >= every:
+            await self._save_state()
+        elif self._flusher is None:
+            seconds = self._around.options.step_checkpoint_flush_interval.total_seconds()
+            if seconds > 0:
+                self._flusher = self.loop.call_later(seconds, lambda: self.loop.create_task(self._flush()))
+
+    async def _flush(self) -> None:
+        async with self._gate:
+            if self._unsaved and not self._is_closed:
+                await self._save_state()
+
+    async def _save_state(self) -> None:
+        document = StepDocument(
+            self.work.ordinal,
+            self._run,
+            attempt=self.attempt,
+            crashes=self.work.crashes,
+            state=encode(self._step.state, "state"),
+        )
+        around = self._around
+        refused = await around.writer.certain(lambda: around.storage.save_step_documents(self.job_id, [document]))
+        if refused:
+            raise Fenced(self.job_id)
+        self._has_document = True
+        self._stop_flusher()
+
+    def _stop_flusher(self) -> None:
+        self._unsaved = 0
+        if self._flusher is not None:
+            self._flusher.cancel()
+            self._flusher = None
+
+    async def progress(self, fraction: float, message: str) -> None:
+        """Volatile: told in the log."""
+        self.logger.info("%.0f%% %s", 100 * fraction, message)
+
+    async def read_results(self, stage: int | None, after: int) -> ResultsPage:
+        """A page of kept results, as far as the job keeps any."""
+        around = self._around
+        page = await around.writer.certain(lambda: around.storage.read_results(self.job_id, after))
+        values = [(kept.step_id, decode(kept.value, around.code.resolve)) for kept in page]
+        return ResultsPage(values, page[-1].ordinal if page else None)
+
+    # The body.
+
+    @property
+    def _step(self) -> JobStep[Any, Any, Any]:
+        # Made when first asked for: most bodies never look at the step's own state.
+        if self._instance is None:
+            self._instance = self._type()
+            self._instance.state = decode(self.work.state, self._around.code.resolve)
+        return self._instance
+
+    def perform_blocking(self) -> Outcome:
+        """Run a `def` body to its end. Never raises."""
+        self.began_at = datetime.now(UTC)
+        try:
+            state = decode(self.work.state, self._around.code.resolve)
+            return self._outcome(self._step.perform_step(state, BlockingStepContext(self, self.cancelled)))
+        except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
+            return self.failed(error)
+
+    async def perform_async(self) -> Outcome:
+        """Run an `async def` body to its end. Never raises."""
+        self.began_at = datetime.now(UTC)
+        timeout = self._type.step_timeout
+        try:
+            state = decode(self.work.state, self._around.code.resolve)
+            body = self._step.perform_step(state, StepContext(self, self.cancelled))
+            try:
+                async with asyncio.timeout(None if timeout is None else timeout.total_seconds()) as bound:
+                    value = await body  # type: ignore[misc]
+            except TimeoutError:
+                if timeout is not None and bound.expired():
+                    self.time_out(timeout.total_seconds())
+                raise
+            return self._outcome(value)
+        except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
+            return self.failed(error)
+
+    def time_out(self, seconds: float) -> None:
+        """The attempt has failed, whatever the body still does; it is told to stop [S6.8]."""
+        self._is_closed = True
+        self._timed_out = StepTimedOut(seconds)
+        self.cancelled.set()
+
+    def _outcome(self, returned: Any) -> Outcome:
+        if self._timed_out is not None:
+            return self.failed(self._timed_out)
+        result = returned if isinstance(returned, JobStepResult) else JobStepResult.succeeded(returned)
+        try:
+            value = encode(result.value, "result")
+        except (NotStorable, TooLarge) as error:
+            return self.failed(error)
+        match result.kind:
+            case ResultKind.SUCCEEDED:
+                return self._made(OutcomeKind.SUCCEEDED, value)
+            case ResultKind.FAILED:
+                record = result.error
+                told = ("", "", "") if record is None else (record.error_type, record.message, record.traceback)
+                return self._made(OutcomeKind.FAILED, value, self._failure(*told))
+            case ResultKind.CANCELLED:
+                # Nobody asked it to stop: a body that gives up by itself has failed.
+                failure = self._failure("StepCancelled", "the body reported that it was cancelled")
+                return self._made(OutcomeKind.FAILED, value, failure)
+
+    def failed(self, error: BaseException) -> Outcome:
+        """The outcome of an attempt that ended with this error."""
+        described = describe_exception(self._timed_out or error)
+        failure = self._failure(described.error_type, described.message, described.traceback)
+        return self._made(OutcomeKind.FAILED, None, failure)
+
+    def _failure(self, error_type: str, message: str, traceback: str = "") -> Failure:
+        here = self._around.whereabouts
+        ended_at = datetime.now(UTC)
+        return Failure(
+            error_type, message, self.attempt, traceback, self.began_at, ended_at, here.node, here.pid
+        )
+
+    def _made(self, kind: OutcomeKind, value: Payload, failure: Failure | None = None) -> Outcome:
+        self._is_closed = True
+        state = None
+        if kind is not OutcomeKind.SUCCEEDED and self._instance is not None:
+            state = self._last_state()
+        return Outcome(
+            self.work.ordinal, self.attempt, kind, value, failure, state, self.work.crashes, self._has_document
+        )
+
+    def _last_state(self) -> Payload:
+        try:
+            return encode(self._step.state, "state")
+        except (NotStorable, TooLarge):
+            return None  # the last durable one stays

@@ -1,0 +1,289 @@
+"""Every error a user can meet: one tree, each with data fields, a reason, and a message made from them; all pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class ChoreographyError(Exception):
+    """Base of all errors of this package.
+
+    Subclasses name their fields in `__init__`; the message is derived from them, so that an error keeps its
+    data through pickle and between processes [S2.4].
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.__dict__.copy(), self.args))
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self) -> str:
+        """One clear sentence for a person."""
+        return super().__str__()
+
+
+def _rebuild(cls: type[ChoreographyError], fields: dict[str, Any], args: tuple[Any, ...]) -> ChoreographyError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class StartJobReason(StrEnum):
+    """Why a start did not start the job [S2.4]."""
+
+    UNKNOWN = "UNKNOWN"
+    NOT_ADMITTED = "NOT_ADMITTED"
+    ADMISSION_UNANSWERED = "ADMISSION_UNANSWERED"
+    INVALID_STEP_PLAN = "INVALID_STEP_PLAN"
+    COULD_NOT_PREPARE_JOB_STEPS = "COULD_NOT_PREPARE_JOB_STEPS"
+    ALL_JOB_STEPS_FAILED_STARTING = "ALL_JOB_STEPS_FAILED_STARTING"
+    STOPPED = "STOPPED"
+    ALREADY_STARTED = "ALREADY_STARTED"
+
+
+class StartReport(StrEnum):
+    """What a start that did start the job still has to say, in `JobHandle.start_error` [S4.1, S4.4]."""
+
+    NO_JOB_STEPS_TO_START = "NO_JOB_STEPS_TO_START"
+    FAILED_STARTING_SOME_JOB_STEPS = "FAILED_STARTING_SOME_JOB_STEPS"
+
+
+class StartJobError(ChoreographyError):
+    """The job was not started. `job` is a handle when a record of the id exists; `details` has a line per cause."""
+
+    def __init__(self, reason: StartJobReason, job_id: str = "", details: Sequence[str] = (), job: Any = None) -> None:
+        super().__init__()
+        self.reason = reason
+        self.job_id = job_id
+        self.details = tuple(details)
+        self.job = job
+
+    _WORDS: ClassVar[dict[StartJobReason, str]] = {
+        StartJobReason.UNKNOWN: "could not be started",
+        StartJobReason.NOT_ADMITTED: "was not admitted",
+        StartJobReason.ADMISSION_UNANSWERED: "got no answer from admission",
+        StartJobReason.INVALID_STEP_PLAN: "has a plan that cannot be stored",
+        StartJobReason.COULD_NOT_PREPARE_JOB_STEPS: "has steps that could not be prepared",
+        StartJobReason.ALL_JOB_STEPS_FAILED_STARTING: "could start none of its steps",
+        StartJobReason.STOPPED: "was stopped while it started",
+        StartJobReason.ALREADY_STARTED: "was started before: the id is taken until the job is removed",
+    }
+
+    def describe(self) -> str:
+        shown = "; ".join(self.details[:5])
+        more = f"; and {len(self.details) - 5} more" if len(self.details) > 5 else ""
+        return f"job {self.job_id!r} {self._WORDS[self.reason]} ({self.reason})" + (f": {shown}{more}" if shown else "")
+
+
+class JobNotFound(ChoreographyError):
+    """No job of this id is stored."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__()
+        self.job_id = job_id
+
+    def describe(self) -> str:
+        return f"no job {self.job_id!r} is stored: it was never started, was removed, or its retention ended"
+
+
+class StepNotFound(ChoreographyError):
+    """The job has no step of this id."""
+
+    def __init__(self, job_id: str, step_id: str) -> None:
+        super().__init__()
+        self.job_id = job_id
+        self.step_id = step_id
+
+    def describe(self) -> str:
+        return f"job {self.job_id!r} has no step {self.step_id!r}"
+
+
+class JobRemoved(ChoreographyError):
+    """The job was removed while somebody waited for it [S9.6]."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__()
+        self.job_id = job_id
+
+    def describe(self) -> str:
+        return f"job {self.job_id!r} was removed"
+
+
+class NotStorable(ChoreographyError):
+    """A value would not survive storage. `path` names the place inside it, as in `pieces[3].handle` [S12.3]."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__()
+        self.path = path
+        self.why = why
+
+    def describe(self) -> str:
+        return f"{self.path or 'the value'}: {self.why}"
+
+
+class TooLarge(ChoreographyError):
+    """A value is too large to be stored: `size` and `limit` in bytes [S12.4]."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__()
+        self.what = what
+        self.size = size
+        self.limit = limit
+
+    def describe(self) -> str:
+        return f"{self.what} takes {self.size:,} bytes, the limit is {self.limit:,}"
+
+
+class StorageUnavailable(ChoreographyError):
+    """The database did not answer; whether a write was applied is not known."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__()
+        self.where = where
+        self.why = why
+
+    def describe(self) -> str:
+        return f"the database at {self.where} does not answer: {self.why}"
+
+
+class ClusterUnavailable(ChoreographyError):
+    """The Ray cluster cannot be reached or used."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__()
+        self.where = where
+        self.why = why
+
+    def describe(self) -> str:
+        return f"the Ray cluster {self.where} cannot be used: {self.why}"
+
+
+class EmbeddedStoreUnavailable(ChoreographyError):
+    """The embedded store cannot serve here; the message names the setting that helps [S15]."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__()
+        self.why = why
+
+    def describe(self) -> str:
+        return f"the embedded store cannot be used: {self.why}"
+
+
+class UnknownJobType(ChoreographyError):
+    """The job's code cannot be loaded here: a sentence, never a crash of something shared [S13]."""
+
+    def __init__(self, type_name: str, why: str) -> None:
+        super().__init__()
+        self.type_name = type_name
+        self.why = why
+
+    def describe(self) -> str:
+        return f"the job type {self.type_name!r} cannot be loaded: {self.why}"
+
+
+class InvalidJobType(ChoreographyError):
+    """A job or step class is written in a way that cannot work; raised where the class is made or used."""
+
+    def __init__(self, type_name: str, why: str) -> None:
+        super().__init__()
+        self.type_name = type_name
+        self.why = why
+
+    def describe(self) -> str:
+        return f"{self.type_name}: {self.why}"
+
+
+class InvalidTransition(ChoreographyError):
+    """A status change that the table does not have [S3]."""
+
+    def __init__(self, kind: str, before: str, after: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.before = before
+        self.after = after
+
+    def describe(self) -> str:
+        return f"a {self.kind} cannot go from {self.before} to {self.after}"
+
+
+class CallbackReason(StrEnum):
+    """Why a callback was refused; a refused callback never ran [S6.2]."""
+
+    NO_RUN = "NO_RUN"
+    STALE_RUN = "STALE_RUN"
+    CLOSED = "CLOSED"
+    CANCELLED = "CANCELLED"
+
+
+class CallbackRejected(ChoreographyError):
+    """A callback was not run [S6.2]."""
+
+    def __init__(self, reason: CallbackReason) -> None:
+        super().__init__()
+        self.reason = reason
+
+    def describe(self) -> str:
+        return f"the callback was refused and never ran: {self.reason}"
+
+
+class StepRefused(ChoreographyError):
+    """Raise it in `prepare_step` to refuse a request: the job then fails to start with this reason [S4.3]."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def describe(self) -> str:
+        return self.why
+
+
+class StepTimedOut(ChoreographyError):
+    """An attempt ran longer than its `step_timeout`, in seconds [S6.8]."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def describe(self) -> str:
+        return f"the step ran longer than its timeout of {self.seconds:g} s"
+
+
+class StepCancelled(ChoreographyError):
+    """Raised by `context.cancelled.raise_if_set()`: the step was told to stop [S9.2]."""
+
+    def describe(self) -> str:
+        return "the step was told to stop"
+
+
+class NestedCallback(ChoreographyError):
+    """A callback waited for another one, which could only have waited for it in turn [S6.2]."""
+
+    def describe(self) -> str:
+        return "invoke_on_actor was called inside a callback of the same step: the second would wait for the first"
+
+
+class InvalidId(ChoreographyError, ValueError):
+    """A job or step id that cannot be used [S2.1]. `what` is "job id" or "step id"."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__()
+        self.what = what
+        self.why = why
+
+    def describe(self) -> str:
+        return f"this {self.what} cannot be used: {self.why}"
+
+
+class Fenced(ChoreographyError):
+    """A newer incarnation owns the record: this one must stop [S10.1]. Never reaches a user's call."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__()
+        self.job_id = job_id
+
+    def describe(self) -> str:
+        return f"job {self.job_id!r} is owned by a newer incarnation"

@@ -1,0 +1,179 @@
+"""The vocabulary shared by every layer: ids, statuses, results, progress and the records that readers see."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NewType
+
+from pydantic import BaseModel, ConfigDict
+
+JobId = NewType("JobId", str)
+StepId = NewType("StepId", str)
+HostId = NewType("HostId", str)
+
+MAX_ID_BYTES = 1024
+"""The longest job or step id, in UTF-8 bytes [S2.1]."""
+
+
+class JobStatus(StrEnum):
+    """Where a job stands [S3]."""
+
+    PREPARING_JOB = "PREPARING_JOB"
+    PREPARING_STEPS = "PREPARING_STEPS"
+    STARTING_STEPS = "STARTING_STEPS"
+    RUNNING = "RUNNING"
+    COMPLETED_SUCCESSFULLY = "COMPLETED_SUCCESSFULLY"
+    COMPLETED_WITH_FAILURES = "COMPLETED_WITH_FAILURES"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+    REMOVING = "REMOVING"
+
+    @property
+    def is_interruptible(self) -> bool:
+        """True while an actor should be working on the job; without one the job is interrupted [S3]."""
+        return self in _WORKING
+
+    @property
+    def is_final(self) -> bool:
+        """True when the job will never run again by itself: completed or failed."""
+        return self in _FINAL
+
+
+_WORKING = frozenset({JobStatus.PREPARING_JOB, JobStatus.PREPARING_STEPS, JobStatus.STARTING_STEPS, JobStatus.RUNNING})
+_FINAL = frozenset({JobStatus.COMPLETED_SUCCESSFULLY, JobStatus.COMPLETED_WITH_FAILURES, JobStatus.FAILED})
+
+
+class JobStepStatus(StrEnum):
+    """Where a step stands [S3]. `RUNNING` is never stored: its host tells it."""
+
+    PREPARED = "PREPARED"
+    SCHEDULED = "SCHEDULED"
+    RUNNING = "RUNNING"
+    AWAITING_RETRY = "AWAITING_RETRY"
+    COMPLETED_SUCCESSFULLY = "COMPLETED_SUCCESSFULLY"
+    COMPLETED_WITH_FAILURE = "COMPLETED_WITH_FAILURE"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+    REMOVING = "REMOVING"
+    UNREACHABLE = "UNREACHABLE"
+
+    @property
+    def is_final(self) -> bool:
+        """True when no further attempt follows: the step counts toward completion [S3.1]."""
+        return self in _FINAL_STEP
+
+
+_FINAL_STEP = frozenset(
+    {
+        JobStepStatus.COMPLETED_SUCCESSFULLY,
+        JobStepStatus.COMPLETED_WITH_FAILURE,
+        JobStepStatus.FAILED,
+        JobStepStatus.UNREACHABLE,
+    }
+)
+
+
+class StageFailureBehavior(StrEnum):
+    """What a stage with failed steps does to the stages after it [S5.3]."""
+
+    STOP_JOB = "STOP_JOB"
+    CONTINUE_WITH_NEXT_STAGE = "CONTINUE_WITH_NEXT_STAGE"
+
+
+class StepHosting(StrEnum):
+    """Which actor performs a step: one made for it, or a warm one that performs many [S14.2]."""
+
+    OWN_ACTOR = "OWN_ACTOR"
+    SHARED_ACTORS = "SHARED_ACTORS"
+
+
+class AdmissionMoment(StrEnum):
+    """When admission is asked [S11]."""
+
+    START = "START"
+    RESUME = "RESUME"
+    RECOVERY = "RECOVERY"
+    STAGE = "STAGE"
+
+
+class Frozen(BaseModel):
+    """A record that never changes: a change makes a new one. Unknown fields of newer versions are kept [S12.1]."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", arbitrary_types_allowed=True)
+
+
+class StageProgress(Frozen):
+    """Counts of the steps of one stage, or of a whole job [S3.1]."""
+
+    total: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    stopped: int = 0
+    unreachable: int = 0
+
+    @property
+    def is_completed(self) -> bool:
+        """True when every step has a final outcome."""
+        return self.succeeded + self.failed + self.unreachable == self.total
+
+
+class Progress(StageProgress):
+    """Counts of a whole job and of each of its stages, keyed by the stage's value [S3.1]."""
+
+    stages: dict[int, StageProgress] = {}
+
+
+class HistoryEntry(Frozen):
+    """One change of a job's status: when (aware UTC), to what, and why."""
+
+    at: datetime
+    status: JobStatus
+    why: str = ""
+
+
+class AttemptRecord(Frozen):
+    """What is known of one attempt that failed [S7.1]. Texts are bounded."""
+
+    attempt: int
+    began_at: datetime | None = None
+    ended_at: datetime | None = None
+    error_type: str = ""
+    message: str = ""
+    traceback: str = ""
+    node: str = ""
+    pid: int = 0
+
+
+class StepRecord(Frozen):
+    """A step as readers see it. `failure` tells the last failed attempt, `attempts` all that are known [S7.1]."""
+
+    step_id: StepId
+    ordinal: int
+    name: str = ""
+    step_type: str = ""
+    stage: int = 0
+    status: JobStepStatus = JobStepStatus.PREPARED
+    attempt: int = 1
+    host: HostId | None = None
+    retry_due: datetime | None = None
+    failure: AttemptRecord | None = None
+    attempts: tuple[AttemptRecord, ...] = ()
+
+
+class JobRecord(Frozen):
+    """A job as readers see it: a snapshot of what is stored."""
+
+    job_id: JobId
+    type_name: str
+    status: JobStatus
+    labels: dict[str, str] = {}
+    details: str = ""
+    progress: Progress = Progress()
+    stage: int | None = None
+    created_at: datetime
+    updated_at: datetime
+    history: tuple[HistoryEntry, ...] = ()
+    error: str = ""
+    start_error: str | None = None
+    actor_name: str = ""

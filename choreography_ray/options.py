@@ -1,0 +1,113 @@
+"""Everything that can be set: options of jobs, options of a namespace's cluster, and settings from the environment."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _s(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+class JobsOptions(BaseModel):
+    """How a job runs and heals. Saved with the job, and valid for its recovery [S15]. Durations are `timedelta`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_concurrent_step_starts: int = Field(default=16, ge=1)
+    """How many hosts a job starts at the same time. At least 1."""
+    start_timeout: timedelta = _s(30)
+    """How long `start` waits for the first window. Zero: it returns once the job record is durable."""
+    max_active_steps_per_job: int | None = None
+    """The active window in steps. None: what keeps the slots busy. Below 1 means 1 [S5.6]."""
+    max_step_attempts: int = Field(default=1, ge=1)
+    """Attempts of a step in all. 1: a failure is final."""
+    step_retry_backoff: timedelta = _s(5)
+    """Delay before the second attempt; each further one doubles it. Zero: at once."""
+    max_step_retry_backoff: timedelta = _s(300)
+    """The longest delay between two attempts."""
+    step_retry_jitter: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of a retry's delay that is drawn at random and added to it. Zero: none."""
+    step_delivery_max_attempts: int = Field(default=10, ge=1)
+    """Deliveries of an outcome before its host leaves it to the watchdog."""
+    step_delivery_retry_delay: timedelta = _s(1)
+    """Delay before the second delivery; each further one doubles it."""
+    max_step_delivery_retry_delay: timedelta = _s(30)
+    """The longest delay between two deliveries."""
+    step_stop_timeout: timedelta = _s(10)
+    """How long a stopped body may go on before its process is ended [S9.2]. Zero: it is ended at once."""
+    step_checkpoint_batch_interval: int = Field(default=100, ge=1)
+    """Debounced checkpoints until one is made durable [S6.3]."""
+    step_checkpoint_flush_interval: timedelta = _s(5)
+    """How long a debounced checkpoint may wait. Zero or less: no timer."""
+    job_watchdog_interval: timedelta | None = _s(60)
+    """How often a running job looks for what went missing. Zero, less or None: off [S8]."""
+    hook_timeout: timedelta = _s(300)
+    """How long a hook may take; one over it counts as raised. Zero or less: no bound."""
+    placement_timeout: timedelta = _s(60)
+    """How long a host may wait for its resources before its steps are queued again [S14.4]."""
+    admissions: tuple[str, ...] = ()
+    """Callables as "module:function" that are asked whether a job may run [S11]. Empty: allowed."""
+    admission_timeout: timedelta = _s(10)
+    """How long admission may take to answer. Zero or less: no bound."""
+    max_step_crashes: int = Field(default=3, ge=1)
+    """Deaths of its process charged to a step before it is `FAILED` [S10]."""
+    max_job_crashes: int = Field(default=5, ge=1)
+    """Deaths of a job actor without a saved group in between before the job is `FAILED` [S10]."""
+    max_history: int = Field(default=50, ge=2)
+    """Status changes that a job remembers: the first and the latest."""
+
+    @field_validator("admissions")
+    @classmethod
+    def _names_a_function(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            module, _, function = name.partition(":")
+            if not module or not function:
+                raise ValueError(f"{name!r} is not of the form 'module:function'")
+        return value
+
+
+class ClusterOptions(BaseModel):
+    """What holds for a whole namespace; stored once, later explicit values replace [S15]."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_parallel_steps: int | None = Field(default=None, ge=1)
+    """Step bodies that run at once over all jobs [S5.7]. None: the cluster's CPUs as they come and go."""
+    step_lease_timeout: timedelta = _s(30)
+    """How long a host may work without hearing from its job actor [S10.2]. Renewed at a third."""
+    cleanup_cadence: timedelta = _s(3600)
+    """How often retention is applied. Zero or less: never."""
+    max_concurrent_cleanup: int = Field(default=4, ge=1)
+    """Jobs that are cleaned up at the same time."""
+    max_terminal_jobs_per_cleanup: int = Field(default=100, ge=1)
+    """Jobs that one round of cleaning up deletes at most."""
+    max_concurrent_rehydration: int = Field(default=8, ge=1)
+    """Interrupted jobs that are brought back at the same time [S10]."""
+    terminal_job_retention: timedelta | None = timedelta(days=7)
+    """How long finished jobs are remembered. None: for ever."""
+    dead_job_threshold: timedelta = timedelta(hours=1)
+    """After which a start that died without a plan is deleted."""
+
+    @property
+    def lease_margin(self) -> timedelta:
+        """What an observer adds to a lease before it takes its end for granted: a tenth [S10.2]."""
+        return self.step_lease_timeout / 10
+
+
+class Settings(BaseSettings):
+    """What the environment says [S15]. Ray's own `RAY_ADDRESS` is read by Ray."""
+
+    model_config = SettingsConfigDict(env_prefix="CHOREOGRAPHY_", extra="ignore")
+
+    mongo_url: str | None = None
+    """Where the state is kept. None: the embedded store."""
+    namespace: str = "default"
+    """The choreography namespace: one database, one throttle."""
+    signing_key: str | None = Field(default=None, repr=False)
+    """Key that captured code is signed with [S13]."""
+    data_directory: str = ".choreography"
+    """Where the embedded store keeps its data."""

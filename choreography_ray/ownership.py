@@ -1,0 +1,154 @@
+"""Which loaded modules belong to the user, and which to an installation that every node of the cluster has?"""
+
+from __future__ import annotations
+
+import dis
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+
+def is_installed(module: ModuleType) -> bool:
+    """Whether a module can be imported wherever its distribution is installed.
+
+    True for the standard library, site-packages, and packages of distributions installed in editable mode; false
+    for `__main__`, notebooks, and whatever lies beside a script or on a path of the user's own.
+    """
+    name = module.__name__
+    top = name.partition(".")[0]
+    if name in {"__main__", "__mp_main__"}:
+        return False
+    if top in sys.builtin_module_names or top in sys.stdlib_module_names or top == __name__.partition(".")[0]:
+        return True
+    where = _location(module)
+    if where is None:
+        return False
+    if {"site-packages", "dist-packages"} & set(where.parts) or any(where.is_relative_to(p) for p in _install_paths()):
+        return True
+    return any(where.is_relative_to(root) and _provides(root, names, top) for root, names in _editable())
+
+
+def _location(module: ModuleType) -> Path | None:
+    path = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    return Path(path).resolve() if isinstance(path, str) else None
+
+
+@cache
+def _install_paths() -> tuple[Path, ...]:
+    schemes = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return tuple(Path(path).resolve() for path in (*schemes, *site.getsitepackages(), site.getusersitepackages()))
+
+
+@cache
+def _editable() -> tuple[tuple[Path, frozenset[str]], ...]:
+    """Project folders of editable installs, each with the top-level names that its metadata tells."""
+    found: list[tuple[Path, frozenset[str]]] = []
+    for distribution in importlib.metadata.distributions():
+        origin = distribution.read_text("direct_url.json")
+        about: dict[str, Any] = json.loads(origin) if origin else {}
+        if about.get("dir_info", {}).get("editable"):
+            names = frozenset((distribution.read_text("top_level.txt") or "").split())
+            found.append((Path(unquote(urlparse(str(about["url"])).path)).resolve(), names))
+    return tuple(found)
+
+
+def _provides(root: Path, names: frozenset[str], top: str) -> bool:
+    # Without top_level.txt: a regular package at the usual places. Scripts, tests and notebooks of the project have
+    # no __init__.py there, and would not be part of its wheel.
+    return top in names if names else any((root / sub / top / "__init__.py").exists() for sub in ("", "src"))
+
+
+def user_modules(classes: Iterable[type]) -> dict[str, ModuleType]:
+    """The modules of the user that these classes can reach, by name: their own, and what those refer to or import."""
+    found: dict[str, ModuleType] = {}
+    waiting = [sys.modules.get(base.__module__) for cls in classes for base in cls.__mro__]
+    while waiting:
+        module = waiting.pop()
+        if module is None or module.__name__ in found or is_installed(module):
+            continue
+        found[module.__name__] = module
+        waiting.extend(_neighbours(module))
+    return found
+
+
+def _neighbours(module: ModuleType) -> Iterator[ModuleType | None]:
+    for value in list(vars(module).values()):
+        if isinstance(value, ModuleType):
+            yield value
+            continue
+        try:
+            owner = getattr(value, "__module__", None)
+        except Exception:  # noqa: BLE001 - a user's object may raise whatever it likes here
+            owner = None
+        if isinstance(owner, str):
+            yield sys.modules.get(owner)
+        if owner == module.__name__:
+            for function in functions_of(value):
+                yield from _imports(function)
+
+
+def functions_of(value: object) -> Iterator[FunctionType]:
+    """A function itself, or the functions in the body of a class."""
+    if isinstance(value, FunctionType):
+        yield value
+    elif isinstance(value, type):
+        for member in vars(value).values():
+            inner = getattr(member, "__func__", member)
+            if isinstance(inner, FunctionType):
+                yield inner
+
+
+def _imports(function: FunctionType) -> Iterator[ModuleType | None]:
+    """Modules that a function imports when it runs; those that cannot be imported here are left out."""
+    package = function.__globals__.get("__package__") or ""
+    for name in _imported_names(function.__code__, package):
+        if name in sys.modules:
+            yield sys.modules[name]
+            continue
+        try:
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.origin and not is_installed(importlib.util.module_from_spec(spec)):
+                yield importlib.import_module(name)
+        except Exception:  # noqa: BLE001, S112 - the function may never come to this import
+            continue
+
+
+def _imported_names(code: CodeType, package: str) -> Iterator[str]:
+    level = 0
+    previous: Any = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            dots = "." * level
+            yield importlib.util.resolve_name(dots + instruction.argval, package) if level else instruction.argval
+        # The level is the constant loaded before the names that are taken from the module.
+        level = previous if isinstance(previous, int) else 0
+        previous = instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _imported_names(constant, package)
+
+
+def defined_classes(modules: Iterable[ModuleType]) -> dict[str, type]:
+    """Every class that is defined in these modules, nested ones included, as "module:qualname"."""
+    found: dict[str, type] = {}
+    for module in modules:
+        waiting: list[object] = list(vars(module).values())
+        while waiting:
+            value = waiting.pop()
+            if not isinstance(value, type) or value.__module__ != module.__name__:
+                continue
+            name = f"{value.__module__}:{value.__qualname__}"
+            if name not in found:
+                found[name] = value
+                waiting.extend(vars(value).values())
+    return found

@@ -1,0 +1,457 @@
+"""How do the durable records become documents of MongoDB, and records again?
+
+Every document has `schema_version`. Those of a job name it in `job`, and `n` is their place among their kind: the
+index of a segment, the ordinal of a step. Fields with a default are left out when they have it; readers ignore
+fields that they do not know and fill in what is missing [S12.1]. Moments are ISO texts in UTC, which sort as they
+follow each other and keep microseconds. Lists of numbers that grow with a group are packed, little-endian.
+
+Text that is not Unicode (lone surrogates, as from names of files) is stored with escapes where it is only read by
+people: BSON has no place for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from choreography_ray.model import HistoryEntry, HostId, JobId, JobStatus, StepHosting, StepId
+from choreography_ray.options import JobsOptions
+from choreography_ray.records import (
+    SCHEMA_VERSION,
+    CodeRef,
+    Counts,
+    Decision,
+    FailedStep,
+    Failure,
+    Group,
+    JobDocument,
+    JournalEntry,
+    KeptResult,
+    LedgerSegment,
+    Outcome,
+    OutcomeDocument,
+    OutcomeKey,
+    OutcomeKind,
+    PlannedStep,
+    PlanRef,
+    PlanSegment,
+    PreparedSegment,
+    StepCode,
+    StepDocument,
+    StepKind,
+)
+from choreography_ray.storage.packing import (
+    address,
+    as_run,
+    at,
+    known_fields,
+    order_of,
+    packed,
+    packed_attempts,
+    packed_moments,
+    plain_text,
+    stored_run,
+    unpacked,
+    unpacked_attempts,
+    unpacked_moments,
+)
+from choreography_ray.storage.sizes import check_size, checked_size, parts
+
+Document = dict[str, Any]
+_T = TypeVar("_T")
+
+
+def _head(job_id: JobId, n: int, *places: str | int) -> Document:
+    return {"_id": address(job_id, *places), "job": job_id, "n": n, "schema_version": SCHEMA_VERSION}
+
+
+def _failure(failure: Failure) -> Document:
+    texts = {name: plain_text(getattr(failure, name)) for name in ("error_type", "message", "traceback", "node")}
+    moments = {name: at(moment) for name in ("began_at", "ended_at") if (moment := getattr(failure, name)) is not None}
+    return (
+        {name: text for name, text in texts.items() if text} | moments | ({"pid": failure.pid} if failure.pid else {})
+    )
+
+
+def _as_failure(stored: Document) -> Failure:
+    known: dict[str, Any] = {"error_type": "", "message": ""} | known_fields(Failure, stored)
+    for name in ("began_at", "ended_at"):
+        if name in known:
+            known[name] = datetime.fromisoformat(known[name])
+    return Failure(**known)
+
+
+# ---- the job
+
+
+def _options(options: JobsOptions) -> Document:
+    """All values, so that a job keeps them when defaults change; `explicit` are those that somebody set."""
+    return {"values": options.model_dump(mode="json"), "explicit": sorted(options.model_fields_set)}
+
+
+def _as_options(stored: Document) -> JobsOptions:
+    values = {name: value for name, value in stored["values"].items() if name in JobsOptions.model_fields}
+    options = JobsOptions.model_validate(values)
+    object.__setattr__(options, "__pydantic_fields_set__", set(stored.get("explicit", values)) & values.keys())
+    return options
+
+
+def label(name: str, value: str) -> Document:
+    """One label as it is stored and asked for: names may have dots and dollars."""
+    return {"name": plain_text(name), "value": plain_text(value)}
+
+
+def _history(entry: HistoryEntry) -> Document:
+    more = {plain_text(name): value for name, value in (entry.model_extra or {}).items()}
+    return {**more, "at": at(entry.at), "status": entry.status.value, "why": plain_text(entry.why)}
+
+
+def _as_history(stored: Document) -> HistoryEntry:
+    read = {**stored, "at": datetime.fromisoformat(stored["at"]), "status": JobStatus(stored["status"])}
+    return HistoryEntry.model_construct(set(read), **read)
+
+
+def _journal(entry: JournalEntry) -> Document:
+    stored: Document = {"decision": entry.decision.value}
+    if entry.key is not None:
+        stored["key"] = {"host": entry.key.host, "run": stored_run(entry.key.run), "n": entry.key.n}
+    if entry.ordinals:
+        stored["ordinals"] = packed(entry.ordinals)
+    if entry.attempts:
+        stored["attempts"] = packed(entry.attempts)
+    if entry.dues:
+        stored["dues"] = packed_moments(entry.dues)
+    if entry.left:
+        stored["left"] = int(entry.left)
+    if entry.after_stage:
+        stored["after_stage"] = entry.after_stage
+    return stored
+
+
+def _as_journal(stored: Document) -> JournalEntry:
+    key = stored.get("key")
+    return JournalEntry(
+        Decision(stored["decision"]),
+        None if key is None else OutcomeKey(HostId(key["host"]), as_run(key["run"]), int(key["n"])),
+        unpacked(stored.get("ordinals", b"")),
+        unpacked(stored.get("attempts", b"")),
+        unpacked_moments(stored.get("dues", b"")),
+        StepCode(stored.get("left", 0)),
+        int(stored.get("after_stage", 0)),
+    )
+
+
+def _job_value(job_id: JobId, name: str, value: Any) -> Any:
+    match name:
+        case "request" | "state" | "runtime_env":
+            checked_size(f"job {job_id!r}: {name}", value)
+            return value
+        case "created_at" | "updated_at":
+            return at(value)
+        case "options":
+            return _options(value)
+        case "labels":
+            return [label(key, text) for key, text in value.items()]
+        case "history":
+            return [_history(entry) for entry in value]
+        case "journal":
+            return [_journal(entry) for entry in value]
+        case "code" | "counts":
+            return dataclasses.asdict(value)
+        case "plan":
+            return None if value is None else dataclasses.asdict(value)
+        case "start_details":
+            return [plain_text(line) for line in value]
+        case "status":
+            return value.value
+        case "details" | "error" | "mark" | "start_error" | "actor_name":
+            return plain_text(value)
+    return value
+
+
+def job_fields(document: JobDocument, names: Iterable[str]) -> Document:
+    """Some fields of a job as they are stored. Raises `TooLarge`."""
+    return {name: _job_value(document.job_id, name, getattr(document, name)) for name in names}
+
+
+_JOB_FIELDS = tuple(f.name for f in dataclasses.fields(JobDocument) if f.name != "job_id")
+_JOB_NUMBERS = frozenset({"fence", "save", "crashes"})
+
+
+def job_document(document: JobDocument) -> Document:
+    """A whole job."""
+    head = {"_id": address(document.job_id), "job": document.job_id, "schema_version": SCHEMA_VERSION}
+    return head | job_fields(document, _JOB_FIELDS)
+
+
+def as_job(stored: Document) -> JobDocument:
+    """A job that was stored, perhaps by an older or a newer version."""
+    known: dict[str, Any] = {"request": None, "state": None} | known_fields(JobDocument, stored)
+    for name, value in known.items():
+        match name:
+            case "created_at" | "updated_at":
+                known[name] = datetime.fromisoformat(value)
+            case "options":
+                known[name] = _as_options(value)
+            case "labels":
+                known[name] = {entry["name"]: entry["value"] for entry in value}
+            case "history":
+                known[name] = tuple(map(_as_history, value))
+            case "journal":
+                known[name] = tuple(map(_as_journal, value))
+            case "code":
+                known[name] = CodeRef(**known_fields(CodeRef, value))
+            case "counts":
+                known[name] = Counts(**known_fields(Counts, value))
+            case "plan" if value is not None:
+                known[name] = PlanRef(**known_fields(PlanRef, value))
+            case "start_details":
+                known[name] = tuple(value)
+            case "status":
+                known[name] = JobStatus(value)
+            case _ if name in _JOB_NUMBERS:
+                known[name] = int(value)
+    return JobDocument(job_id=JobId(stored["job"]), **known)
+
+
+# ---- the plan: lists of any size, in parts
+
+
+def _in_parts(
+    job_id: JobId, n: int, places: Collection[str | int], items: Iterable[tuple[int, _T]], batch: str
+) -> list[tuple[Document, list[_T]]]:
+    """A head per part, and its items. `batch` tells the parts of one save from those of another."""
+    split = list(parts(items))
+    return [
+        (_head(job_id, n, *places, part) | {"part": part, "parts": len(split), "batch": batch}, some)
+        for part, some in enumerate(split)
+    ]
+
+
+def plan_documents(job_id: JobId, fence: int, kinds: Sequence[StepKind], batch: str) -> list[Document]:
+    """The table of a plan."""
+    sized = (
+        (checked_size(f"job {job_id!r}: ray_options of {kind.step_type}", kind.ray_options) + 256, kind)
+        for kind in kinds
+    )
+    return [
+        head | {"kinds": [dataclasses.asdict(kind) | {"hosting": kind.hosting.value} for kind in some]}
+        for head, some in _in_parts(job_id, -1, ("kinds", fence), sized, batch)
+    ]
+
+
+def as_plan(stored: Sequence[Document]) -> tuple[StepKind, ...]:
+    """The table, from all its parts in order."""
+    kinds = (known_fields(StepKind, kind) for part in stored for kind in part["kinds"])
+    return tuple(StepKind(**{**kind, "hosting": StepHosting(kind["hosting"])}) for kind in kinds)
+
+
+def plan_segment_documents(job_id: JobId, fence: int, segment: PlanSegment, batch: str) -> list[Document]:
+    """A segment of a plan, its steps column by column."""
+    sized = (
+        (
+            checked_size(f"job {job_id!r}, step {step.step_id!r}: request", step.request)
+            + 4 * (len(step.step_id) + len(step.name))
+            + 64,
+            step,
+        )
+        for step in segment.steps
+    )
+    return [
+        head
+        | {
+            "step_ids": [step.step_id for step in steps],
+            "names": [plain_text(step.name) for step in steps],
+            "kinds": packed([step.kind for step in steps]),
+            "requests": [step.request for step in steps],
+        }
+        for head, steps in _in_parts(job_id, segment.index, ("plan", fence, segment.index), sized, batch)
+    ]
+
+
+def as_plan_segment(stored: Sequence[Document]) -> PlanSegment:
+    """A segment, from all its parts in order."""
+    steps = (
+        PlannedStep(StepId(step_id), name, kind, request)
+        for part in stored
+        for step_id, name, kind, request in zip(
+            part["step_ids"], part["names"], unpacked(part["kinds"]), part["requests"], strict=True
+        )
+    )
+    return PlanSegment(int(stored[0]["n"]), tuple(steps))
+
+
+def prepared_documents(job_id: JobId, segment: PreparedSegment, batch: str) -> list[Document]:
+    """The ids and initial states of a segment."""
+    sized = (
+        (checked_size(f"job {job_id!r}, step {step_id!r}: state", state) + 4 * len(step_id) + 32, (step_id, state))
+        for step_id, state in zip(segment.step_ids, segment.states, strict=True)
+    )
+    return [
+        head | {"step_ids": [step_id for step_id, _ in some], "states": [state for _, state in some]}
+        for head, some in _in_parts(job_id, segment.index, ("prepared", segment.index), sized, batch)
+    ]
+
+
+def as_prepared(stored: Sequence[Document]) -> PreparedSegment:
+    """Ids and states, from all parts in order."""
+    step_ids = tuple(StepId(step_id) for part in stored for step_id in part["step_ids"])
+    return PreparedSegment(int(stored[0]["n"]), step_ids, tuple(state for part in stored for state in part["states"]))
+
+
+# ---- the ledger
+
+
+def ledger_fields(segment: LedgerSegment) -> Document:
+    """What each save writes."""
+    groups = [
+        {
+            "host": group.host,
+            "run": stored_run(group.run),
+            "width": group.width,
+            "ordinals": packed(group.ordinals),
+            "attempts": packed_attempts(group.attempts),
+        }
+        for group in segment.groups
+    ]
+    return {"save": segment.save, "codes": segment.codes, "groups": groups}
+
+
+def ledger_document(job_id: JobId, segment: LedgerSegment) -> Document:
+    """A new segment."""
+    head = _head(job_id, segment.index, segment.index)
+    return head | {"fence": segment.fence, "kinds": segment.kinds} | ledger_fields(segment)
+
+
+def as_ledger(stored: Document) -> LedgerSegment:
+    """A segment."""
+    groups: list[Group] = []
+    for group in stored.get("groups", ()):
+        ordinals = unpacked(group["ordinals"])
+        attempts = unpacked_attempts(group["attempts"], len(ordinals))
+        groups.append(Group(HostId(group["host"]), as_run(group["run"]), int(group["width"]), ordinals, attempts))
+    return LedgerSegment(
+        int(stored["n"]), int(stored["fence"]), int(stored["save"]), stored["codes"], stored["kinds"], tuple(groups)
+    )
+
+
+# ---- outcomes
+
+
+def outcome_address(job_id: JobId, key: OutcomeKey) -> str:
+    """The `_id` of an outcome document."""
+    return address(job_id, key.host, key.run.fence, key.run.counter, key.n)
+
+
+def outcome_document(document: OutcomeDocument) -> Document:
+    """The outcomes of a group column by column; only those with something to tell have more. Raises `TooLarge`."""
+    job_id, key, outcomes = document.job_id, document.key, document.outcomes
+    more: dict[str, Document] = {}
+    size = 0
+    for place, outcome in enumerate(outcomes):
+        told: Document = {}
+        for name, payload in (("value", outcome.value), ("state", outcome.state)):
+            if payload is not None:
+                what = "result" if name == "value" else name
+                size += checked_size(f"job {job_id!r}, step number {outcome.ordinal}: {what}", payload)
+                told[name] = payload
+        if outcome.failure is not None:
+            told["failure"] = _failure(outcome.failure)
+        if outcome.crash:
+            told["crash"] = outcome.crash
+        if told:
+            more[str(place)] = told
+    check_size(f"job {job_id!r}: the outcomes of a group", size)
+    kinds = [outcome.kind.value for outcome in outcomes]
+    return {
+        "_id": outcome_address(job_id, key),
+        "job": job_id,
+        "n": key.n,
+        "schema_version": SCHEMA_VERSION,
+        "host": key.host,
+        "run": stored_run(key.run),
+        "seconds": document.seconds,
+        "ordinals": packed([outcome.ordinal for outcome in outcomes]),
+        "attempts": packed_attempts([outcome.attempt for outcome in outcomes]),
+        "kinds": kinds[0] if len(set(kinds)) == 1 else kinds,
+        "more": more,
+    }
+
+
+def as_outcomes(stored: Document) -> OutcomeDocument:
+    """The outcomes of a group."""
+    ordinals = unpacked(stored["ordinals"])
+    attempts = unpacked_attempts(stored["attempts"], len(ordinals))
+    kinds = [stored["kinds"]] * len(ordinals) if isinstance(stored["kinds"], str) else stored["kinds"]
+    outcomes: list[Outcome] = []
+    for place, (ordinal, attempt, kind) in enumerate(zip(ordinals, attempts, kinds, strict=True)):
+        told = stored["more"].get(str(place), {})
+        failure = _as_failure(told["failure"]) if "failure" in told else None
+        value, state, crash = told.get("value"), told.get("state"), int(told.get("crash", 0))
+        outcomes.append(Outcome(ordinal, attempt, OutcomeKind(kind), value, failure, state, crash))
+    key = OutcomeKey(HostId(stored["host"]), as_run(stored["run"]), int(stored["n"]))
+    return OutcomeDocument(JobId(stored["job"]), key, tuple(outcomes), float(stored.get("seconds", 0.0)))
+
+
+# ---- what single steps have of their own
+
+
+def step_document(job_id: JobId, document: StepDocument) -> Document:
+    """A step's own document."""
+    checked_size(f"job {job_id!r}, step number {document.ordinal}: state", document.state)
+    return _head(job_id, document.ordinal, document.ordinal) | {
+        "order": order_of(document.run, document.is_closed),
+        "run": stored_run(document.run),
+        "is_closed": document.is_closed,
+        "attempt": document.attempt,
+        "due": None if document.due is None else at(document.due),
+        "crashes": document.crashes,
+        "is_stopped": document.is_stopped,
+        "state": document.state,
+        "attempts": [_failure(failure) for failure in document.attempts],
+    }
+
+
+def as_step(stored: Document) -> StepDocument:
+    """A step's own document."""
+    known = known_fields(StepDocument, stored)
+    known["run"] = as_run(stored["run"])
+    known["due"] = None if stored.get("due") is None else datetime.fromisoformat(stored["due"])
+    known["attempts"] = tuple(map(_as_failure, stored.get("attempts", ())))
+    return StepDocument(ordinal=int(stored["n"]), **known)
+
+
+def failed_step_document(job_id: JobId, failed: FailedStep) -> Document:
+    """A failed step."""
+    what = f"job {job_id!r}, step {failed.step_id!r}"
+    size = checked_size(f"{what}: partial result", failed.value) + checked_size(f"{what}: state", failed.state)
+    check_size(what, size)
+    return _head(job_id, failed.ordinal, failed.ordinal) | {
+        "step_id": failed.step_id,
+        "attempt": failed.attempt,
+        "run": stored_run(failed.run),
+        "attempts": [_failure(failure) for failure in failed.attempts],
+        "value": failed.value,
+        "state": failed.state,
+    }
+
+
+def as_failed_step(stored: Document) -> FailedStep:
+    """A failed step."""
+    known = known_fields(FailedStep, stored)
+    known["run"] = as_run(stored["run"])
+    known["attempts"] = tuple(map(_as_failure, stored.get("attempts", ())))
+    return FailedStep(ordinal=int(stored["n"]), **known)
+
+
+def result_document(job_id: JobId, result: KeptResult) -> Document:
+    """A kept result."""
+    checked_size(f"job {job_id!r}, step {result.step_id!r}: result", result.value)
+    return _head(job_id, result.ordinal, result.ordinal) | {"step_id": result.step_id, "value": result.value}
+
+
+def as_result(stored: Document) -> KeptResult:
+    """A kept result."""
+    return KeptResult(int(stored["n"]), StepId(stored["step_id"]), stored.get("value"))

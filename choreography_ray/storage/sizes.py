@@ -1,0 +1,55 @@
+"""How large may what is stored be? Every store gives the same answer, so a test on one holds for others [S12.4]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+import bson
+
+from choreography_ray.errors import TooLarge
+from choreography_ray.records import Payload
+
+MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
+"""What MongoDB takes for one document."""
+MAX_PAYLOAD_BYTES = 15 * 1024 * 1024
+"""One value; the rest of a document is left for what surrounds it."""
+PART_BYTES = 8 * 1024 * 1024
+"""Lists that may be of any size are split into documents of about this size."""
+
+_HOLLOW = (type(None), bool, int, float)
+Item = TypeVar("Item")
+
+
+def payload_size(payload: Payload) -> int:
+    """Bytes of a payload as a document of its own."""
+    if isinstance(payload, _HOLLOW):
+        return 16
+    if isinstance(payload, str) and len(payload) < 1024:
+        return 16 + len(payload) * 4
+    return len(bson.encode({"": payload}))
+
+
+def checked_size(what: str, payload: Payload) -> int:
+    """Its size in bytes. Raises `TooLarge` that names `what` when no document could hold it."""
+    return check_size(what, payload_size(payload), MAX_PAYLOAD_BYTES)
+
+
+def check_size(what: str, size: int, limit: int = MAX_DOCUMENT_BYTES) -> int:
+    """Returns the size; raises `TooLarge` when it is over the limit."""
+    if size > limit:
+        raise TooLarge(what, size, limit)
+    return size
+
+
+def parts(items: Iterable[tuple[int, Item]]) -> Iterator[list[Item]]:
+    """Split (size, item) pairs, in order, into lists of at most `PART_BYTES` where the items allow; at least one."""
+    part: list[Item] = []
+    filled = 0
+    for size, item in items:
+        if part and filled + size > PART_BYTES:
+            yield part
+            part, filled = [], 0
+        part.append(item)
+        filled += size
+    yield part

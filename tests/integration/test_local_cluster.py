@@ -1,0 +1,118 @@
+"""Does `up` start a Ray that lasts, and does `down` end exactly that one and leave no process?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from choreography_ray.cli import local_cluster
+from choreography_ray.errors import ClusterUnavailable
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+
+USE_IT = """
+import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+
+@ray.remote(num_cpus=0)
+class Stays:
+    def child(self):
+        import os, subprocess
+        return os.getpid(), subprocess.Popen(["sleep", "600"]).pid
+
+stays = Stays.options(name="stays", namespace="n", lifetime="detached").remote()
+print(*ray.get(stays.child.remote()))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / ".choreography"
+    local_cluster.stop(tmp_path / ".choreography")
+
+
+def is_alive(pid: int) -> bool:
+    """False also for a process that only waits to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    except OSError:
+        return False
+
+
+def of_session(session: str) -> list[str]:
+    """What runs of a session, by the command lines that name its folder."""
+    found: list[str] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if session in command and is_alive(int(entry.name)):
+                found.append(command)
+    return found
+
+
+def test_down_ends_what_up_started_and_nothing_else(folder: Path, tmp_path: Path) -> None:
+    """Two clusters on one machine, an actor in the first with a child of its own: after `down` of the first nothing
+    of it is left, and the second still runs.
+    """
+    other_folder = tmp_path / "other"
+    first = local_cluster.start(folder, cpus=1)
+    try:
+        second = local_cluster.start(other_folder, cpus=1)
+        assert first.address != second.address
+        assert local_cluster.running(folder) == first
+        done = subprocess.run(
+            [sys.executable, "-c", USE_IT, first.address], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        actor, child = map(int, done.stdout.split())
+        assert is_alive(actor)
+        assert is_alive(child)
+
+        ended = local_cluster.stop(folder)
+
+        assert ended
+        assert not is_alive(actor)
+        assert not is_alive(child)
+        assert of_session(first.session) == []
+        assert local_cluster.running(folder) is None
+        assert local_cluster.running(other_folder) == second
+    finally:
+        local_cluster.stop(other_folder)
+    assert of_session(second.session) == []
+
+
+def test_a_record_of_a_cluster_that_is_gone_hits_nobody(folder: Path) -> None:
+    """Its process ids belong to others by now: to this very process, as it happens."""
+    folder.mkdir()
+    gone = local_cluster.LocalCluster(
+        address="192.0.2.1:1", session="/nowhere/session_gone", heads=(local_cluster.ProcessKey(os.getpid(), 1),)
+    )
+    (folder / local_cluster.RECORD_NAME).write_text(gone.model_dump_json())
+    assert local_cluster.running(folder) is None
+    assert local_cluster.stop(folder) is None
+    assert not (folder / local_cluster.RECORD_NAME).exists()
+
+
+def test_a_damaged_record_counts_as_none(folder: Path) -> None:
+    folder.mkdir()
+    (folder / local_cluster.RECORD_NAME).write_text(json.dumps({"address": 1}))
+    assert local_cluster.running(folder) is None
+    assert local_cluster.stop(folder) is None
+
+
+def test_a_ray_that_cannot_start_is_told_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is written down."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ClusterUnavailable, match="ray start ended with 1") as caught:
+        local_cluster.start(folder)
+    assert "\n" not in str(caught.value)
+    assert not folder.exists()

@@ -1,0 +1,62 @@
+"""Do the README's own job and the notebook do what they say?"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+
+
+def clean_environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith(("CHOREOGRAPHY_", "RAY_"))}
+
+
+def test_the_job_of_the_readme_runs_as_a_script_and_from_the_command_line(tmp_path: Path) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "shards.py").write_text(code, encoding="utf-8")
+    as_script = subprocess.run(
+        [sys.executable, "shards.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert as_script.returncode == 0, as_script.stderr
+    assert as_script.stdout.splitlines()[-1] == "COMPLETED_SUCCESSFULLY [1, 2, 3]"
+    from_command_line = subprocess.run(
+        [
+            *(sys.executable, "-c", "import sys; from choreography_ray.cli import main; sys.exit(main())"),
+            *("run", "shards:RebuildIndex", "--request", '{"shards": ["a", "bb"]}', "--wait"),
+        ],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert from_command_line.returncode == 0, from_command_line.stderr
+    assert "2 of 2 steps succeeded" in from_command_line.stdout
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a kernel of its own and an empty folder; its classes live in cells only."""
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    for name in set(os.environ) - set(clean_environment()):
+        monkeypatch.delenv(name)
+    notebook = nbformat.read(ROOT / "notebooks/quickstart.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    texts = [output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", [])]
+    shown = [output["data"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    assert any("COMPLETED_SUCCESSFULLY" in str(each) for each in shown), texts
+    assert any("('the'," in str(each) or "('the'," in str(each.get("text/plain")) for each in shown)

@@ -1,0 +1,78 @@
+"""Every write of a story cut before, inside and after it: the job is built anew from storage and comes to the same end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from choreography_ray.model import JobStatus
+from choreography_ray.options import JobsOptions
+from choreography_ray.records import Counts
+from tests.simulation.check import check_end
+from tests.simulation.faults import Cut, Fault
+from tests.simulation.jobs import Batch, Piece, Pieces, Work
+from tests.simulation.loop import run
+from tests.simulation.world import World
+
+PIECES = [
+    *(Piece(key=f"a{i}", stage=0, fail_first=1 if i == 2 else 0) for i in range(4)),
+    *(Piece(key=f"b{i}", stage=10, shared=True, fail_first=9 if i == 1 else 0) for i in range(8)),
+    *(Piece(key=f"c{i}", stage=20, shared=i % 2 == 0) for i in range(4)),
+    Piece(key="d", stage=30, fail_first=9),
+    Piece(key="e", stage=40),
+]
+OPTIONS = JobsOptions(max_step_attempts=2, step_retry_backoff=timedelta(seconds=3))
+EXPECTED = Counts(succeeded=15, failed=2, unreachable=1)
+NEVER = 10**9
+
+
+async def play(world: World) -> None:
+    Work.world = world
+    batch = Batch(pieces=PIECES, continue_stages=[10])
+    job = await world.start(Pieces, batch, options=OPTIONS)
+    await job.ended
+    document = await world.document()
+    if document.plan is None or (document.status is JobStatus.FAILED and document.start_error):
+        # The process died before a plan was saved: nothing ran, and nothing is planned again [S4].
+        assert world.job_kills and not world.marks
+        return
+    await check_end(world)
+    assert document.counts == EXPECTED
+
+
+def writes_of_the_story() -> tuple[int, int]:
+    world = World()
+    run(play(world))
+    return world.job_writes[0], world.host_writes[0]
+
+
+JOB_WRITES, HOST_WRITES = writes_of_the_story()
+
+
+@pytest.mark.parametrize("cut", list(Cut))
+@pytest.mark.parametrize("kills", [True, False])
+def test_the_job_actor_is_cut_at_every_write(cut: Cut, kills: bool) -> None:
+    """A killed job actor is built anew; one whose write got no answer repeats it unchanged."""
+    for at in range(JOB_WRITES):
+        world = World(job_faults=[Fault(at, cut, kills)])
+        run(play(world))
+        assert world.job_kills == kills, f"the fault at write {at} did not strike"
+
+
+@pytest.mark.parametrize("cut", list(Cut))
+@pytest.mark.parametrize("kills", [True, False])
+def test_a_host_is_cut_at_every_write(cut: Cut, kills: bool) -> None:
+    """What a killed host had persisted counts; its other steps run again."""
+    for at in range(HOST_WRITES):
+        world = World(host_faults=[Fault(at, cut, kills)])
+        run(play(world))
+        assert world.host_kills == kills, f"the fault at write {at} did not strike"
+
+
+@pytest.mark.parametrize("second", range(1, 12))
+def test_the_job_actor_is_cut_twice(second: int) -> None:
+    """Recovery itself is cut: what it repeats can be repeated again."""
+    for at in range(0, JOB_WRITES, 3):
+        world = World(job_faults=[Fault(at, Cut.AFTER, True), Fault(at + second, Cut.INSIDE, True)])
+        run(play(world))

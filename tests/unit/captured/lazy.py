@@ -1,0 +1,5 @@
+"""Imported only inside a step's body."""
+
+
+def triple(number: int) -> int:
+    return number * 3

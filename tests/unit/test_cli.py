@@ -1,0 +1,398 @@
+"""What do the commands print and exit with? Against a client that answers from a table, without Ray and a store."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from pydantic import BaseModel
+
+from choreography_ray.cli import main
+from choreography_ray.cli.connection import Connection
+from choreography_ray.cli.output import ExitCode
+from choreography_ray.errors import (
+    ClusterUnavailable,
+    JobNotFound,
+    JobRemoved,
+    StartJobError,
+    StartJobReason,
+    StorageUnavailable,
+)
+from choreography_ray.model import (
+    AttemptRecord,
+    JobId,
+    JobRecord,
+    JobStatus,
+    JobStepStatus,
+    Progress,
+    StageProgress,
+    StepId,
+    StepRecord,
+)
+
+NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+
+JOBS_MODULE = """
+from pydantic import BaseModel
+from choreography_ray.job import Job, JobState
+
+class Request(BaseModel):
+    index: str
+    shards: list[int] = []
+
+class State(JobState):
+    pass
+
+class Rebuild(Job[Request, State]):
+    def prepare_steps(self, request):
+        return []
+
+class NotAJob:
+    pass
+"""
+
+
+def a_job(job_id: str = "nightly", status: JobStatus = JobStatus.RUNNING, failed: int = 0) -> JobRecord:
+    counts = {"total": 10, "succeeded": 3, "failed": failed}
+    return JobRecord(
+        job_id=JobId(job_id),
+        type_name="Rebuild",
+        status=status,
+        progress=Progress(**counts, stages={0: StageProgress(**counts)}),
+        created_at=NOW,
+        updated_at=NOW,
+    )
+
+
+class FakeHandle:
+    def __init__(self, record: JobRecord, client: FakeClient) -> None:
+        self._record = record
+        self._client = client
+        self.start_error: Any = None
+
+    def record(self) -> JobRecord:
+        return self._record
+
+    def wait(self, timeout: timedelta | None = None, progress: bool = True) -> JobRecord:
+        self._client.told.append(("wait", timeout, progress))
+        if self._client.wait_raises:
+            raise self._client.wait_raises
+        return self._record
+
+    def steps(self, status: JobStepStatus | None = None) -> list[StepRecord]:
+        return [step for step in self._client.plan if status in (None, step.status)]
+
+
+class FakeClient:
+    """Answers from `records`; keeps what it was told; counts how often it was left open."""
+
+    def __init__(self) -> None:
+        self.records = {"nightly": a_job()}
+        self.plan: list[StepRecord] = []
+        self.told: list[tuple[Any, ...]] = []
+        self.start_raises: Exception | None = None
+        self.wait_raises: BaseException | None = None
+        self.is_open = False
+
+    def __enter__(self) -> Self:
+        self.is_open = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_open = False
+
+    def start(self, job_class: type, request: BaseModel, *, job_id: str | None, labels: dict[str, str]) -> FakeHandle:
+        self.told.append((job_class.__name__, request.model_dump(), job_id, labels))
+        if self.start_raises:
+            raise self.start_raises
+        return FakeHandle(self.records["nightly"], self)
+
+    def job(self, job_id: str) -> FakeHandle:
+        if job_id not in self.records:
+            raise JobNotFound(job_id)
+        return FakeHandle(self.records[job_id], self)
+
+    def jobs(self, **wanted: Any) -> list[JobRecord]:
+        self.told.append(("jobs", wanted))
+        return list(self.records.values())[: wanted["take"]]
+
+    def throttle(self) -> dict[str, Any] | None:
+        return {"maximum": 2, "held": 1}
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeClient]:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RAY_ADDRESS", "CHOREOGRAPHY_MONGO_URL", "CHOREOGRAPHY_NAMESPACE"):
+        monkeypatch.delenv(name, raising=False)
+    made = FakeClient()
+    monkeypatch.setattr(Connection, "open", lambda self, *, with_ray: made)
+    yield made
+    assert not made.is_open, "the command left its connection open"
+
+
+@pytest.fixture
+def jobs_here(client: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    (tmp_path / "shop_jobs.py").write_text(JOBS_MODULE)
+    (tmp_path / "broken_jobs.py").write_text("import no_such_package_at_all")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "shop_jobs", raising=False)
+    return client
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """What stands on standard error: exactly one line, and nothing on standard output."""
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    return err
+
+
+def test_a_job_starts_with_request_id_and_labels(jobs_here: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(
+        [
+            "run",
+            "shop_jobs:Rebuild",
+            "--request",
+            '{"index": "a"}',
+            "--job-id",
+            "n",
+            "--label",
+            "team=x",
+            "--label",
+            "k=",
+        ]
+    )
+    assert code == 0
+    assert jobs_here.told == [("Rebuild", {"index": "a", "shards": []}, "n", {"team": "x", "k": ""})]
+    assert "choreography watch nightly" in capsys.readouterr().out
+
+
+def test_a_request_may_come_from_a_file(jobs_here: FakeClient, tmp_path: Path) -> None:
+    (tmp_path / "request.json").write_text('{"index": "über", "shards": [1]}', encoding="utf-8")
+    assert main(["run", "shop_jobs:Rebuild", "--request", "@request.json"]) == 0
+    assert jobs_here.told[0][1] == {"index": "über", "shards": [1]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "no_such_module:Rebuild"], "module 'no_such_module' cannot be imported"),
+        (["run", "broken_jobs:Rebuild"], "no_such_package_at_all"),
+        (["run", "shop_jobs:Missing"], "has no 'Missing'"),
+        (["run", "shop_jobs:NotAJob"], "is no job class"),
+        (["run", "shop_jobs:Request"], "is no job class"),
+        (["run", "shop_jobs"], "MODULE:JOB"),
+        (["run", "shop_jobs:Rebuild"], "index: Field required"),
+        (["run", "shop_jobs:Rebuild", "--request", '{"index": 1, "shards": ["x"]}'], "shards.0"),
+        (["run", "shop_jobs:Rebuild", "--request", "{"], "no valid Request"),
+        (["run", "shop_jobs:Rebuild", "--request", "@missing.json"], "missing.json"),
+        (["run", "shop_jobs:Rebuild", "--request", '{"index": "a"}', "--label", "x"], "KEY=VALUE"),
+        (["run"], "MODULE:JOB"),
+        (["list", "--status", "SLEEPING"], "SLEEPING"),
+        (["list", "--take", "many"], "--take"),
+        (["show", "unknown"], "no job 'unknown'"),
+        (["steps", "unknown"], "no job 'unknown'"),
+        (["watch", "unknown"], "no job 'unknown'"),
+        (["demo", "--search", "asyncio"], "no index is published"),
+        (["no-such-command"], "no-such-command"),
+        (["list", "--no-such-option"], "--no-such-option"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    jobs_here: FakeClient, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    """It names what is wrong, exits with 2, starts nothing and leaves nothing behind."""
+    before = {path for path in Path.cwd().rglob("*") if "__pycache__" not in path.parts}
+    assert main(arguments) == ExitCode.BAD_INPUT
+    assert told in one_line(capsys)
+    assert jobs_here.told == []
+    assert {path for path in Path.cwd().rglob("*") if "__pycache__" not in path.parts} == before
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (StorageUnavailable("mongodb://127.0.0.1:1", "refused\nmore"), "does not answer: refused more"),
+        (ClusterUnavailable("10.0.0.1:6379", "no answer"), "10.0.0.1:6379"),
+        (StartJobError(StartJobReason.ALREADY_STARTED, "n"), "ALREADY_STARTED"),
+        (RuntimeError("odd"), "RuntimeError: odd"),
+    ],
+)
+def test_an_error_is_one_line_and_exits_with_1(
+    jobs_here: FakeClient, capsys: pytest.CaptureFixture[str], error: Exception, told: str
+) -> None:
+    jobs_here.start_raises = error
+    assert main(["run", "shop_jobs:Rebuild", "--request", '{"index": "a"}']) == ExitCode.ERROR
+    assert told in one_line(capsys)
+
+
+def test_debug_shows_the_traceback(jobs_here: FakeClient) -> None:
+    jobs_here.start_raises = RuntimeError("odd")
+    with pytest.raises(RuntimeError, match="odd"):
+        main(["--debug", "run", "shop_jobs:Rebuild", "--request", '{"index": "a"}'])
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (JobStatus.COMPLETED_SUCCESSFULLY, 0),
+        (JobStatus.COMPLETED_WITH_FAILURES, 3),
+        (JobStatus.FAILED, 4),
+        (JobStatus.STOPPED, 5),
+        (JobStatus.REMOVING, 6),
+    ],
+)
+@pytest.mark.parametrize(
+    "arguments", [["watch", "nightly"], ["run", "shop_jobs:Rebuild", "--request", '{"index": "a"}', "--wait"]]
+)
+def test_waiting_exits_by_the_status(
+    jobs_here: FakeClient, capsys: pytest.CaptureFixture[str], arguments: list[str], status: JobStatus, code: int
+) -> None:
+    jobs_here.records["nightly"] = a_job(status=status)
+    assert main(arguments) == code
+    assert status.value in capsys.readouterr().out
+
+
+def test_a_job_removed_while_somebody_watches_exits_with_6(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.wait_raises = JobRemoved("nightly")
+    assert main(["watch", "nightly"]) == ExitCode.REMOVED
+    assert "was removed" in one_line(capsys)
+
+
+def test_a_watch_that_times_out_is_an_error(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.wait_raises = TimeoutError("job 'nightly' is still RUNNING")
+    assert main(["watch", "nightly", "--timeout", "1.5"]) == ExitCode.ERROR
+    assert client.told == [("wait", timedelta(seconds=1.5), True)]
+    assert "still RUNNING" in one_line(capsys)
+
+
+def test_interrupting_a_watch_says_that_the_job_goes_on(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.wait_raises = KeyboardInterrupt()
+    assert main(["watch", "nightly"]) == ExitCode.INTERRUPTED
+    assert "go on" in one_line(capsys)
+
+
+def test_failures_are_named_after_waiting(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    """Some of many, and where the others are found."""
+    client.records["nightly"] = a_job(status=JobStatus.COMPLETED_WITH_FAILURES, failed=30)
+    failure = AttemptRecord(attempt=1, error_type="ValueError", message="no shard")
+    client.plan = [
+        StepRecord(step_id=StepId(f"s{n}"), ordinal=n, status=JobStepStatus.COMPLETED_WITH_FAILURE, failure=failure)
+        for n in range(30)
+    ]
+    assert main(["watch", "nightly"]) == 3
+    out = capsys.readouterr().out
+    assert out.count("ValueError: no shard") == 10
+    assert "all 30 failures: choreography steps nightly" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read"),
+    [
+        (["list", "--json"], lambda value: value[0]["job_id"]),
+        (["show", "nightly", "--json"], lambda value: value["job_id"]),
+        (["watch", "nightly", "--json"], lambda value: value["job_id"]),
+        (["run", "shop_jobs:Rebuild", "--request", '{"index": "a"}', "--json"], lambda value: value["job_id"]),
+    ],
+)
+def test_programs_get_json_and_nothing_else(
+    jobs_here: FakeClient, capsys: pytest.CaptureFixture[str], arguments: list[str], read: Any
+) -> None:
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert read(json.loads(out)) == "nightly"
+    assert err == ""
+    assert ("wait", None, True) not in jobs_here.told, "a live bar would get into the JSON"
+
+
+def test_steps_can_be_narrowed_by_status(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.plan = [
+        StepRecord(step_id=StepId("a"), ordinal=0, status=JobStepStatus.PREPARED),
+        StepRecord(step_id=StepId("b"), ordinal=1, status=JobStepStatus.STOPPED),
+    ]
+    assert main(["steps", "nightly", "--status", "stopped", "--json"]) == 0
+    assert [step["step_id"] for step in json.loads(capsys.readouterr().out)] == ["b"]
+
+
+def test_list_passes_its_conditions_on(client: FakeClient) -> None:
+    arguments: Sequence[str] = (
+        *("list", "--type", "Rebuild", "--status", "running", "--status", "FAILED", "--label", "a=b"),
+        *("--created-before", "2026-11-30T12:00:00", "--skip", "2", "--take", "5"),
+    )
+    assert main(arguments) == 0
+    ((_, wanted),) = client.told
+    assert wanted["type"] == "Rebuild"
+    assert wanted["statuses"] == (JobStatus.RUNNING, JobStatus.FAILED)
+    assert wanted["labels"] == {"a": "b"}
+    assert wanted["created_before"].tzinfo is not None
+    assert (wanted["skip"], wanted["take"]) == (2, 5)
+
+
+def test_doctor_tells_what_is_not_ok_and_what_to_do(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor"]) == 0
+    assert "not ok" not in capsys.readouterr().out
+
+    def refuse(self: Connection, *, with_ray: bool) -> FakeClient:
+        raise StorageUnavailable("mongodb://db:1", "refused")
+
+    monkeypatch.setattr(Connection, "open", refuse)
+    assert main(["--mongo-url", "mongodb://db:1", "--ray-address", "10.0.0.1:1", "doctor", "--json"]) == 1
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
+    assert not checks["store"]["is_ok"]
+    assert "--mongo-url" in checks["store"]["advice"]
+    assert "--ray-address" in checks["Ray cluster"]["advice"]
+
+
+def test_the_cluster_is_taken_from_option_environment_and_folder_in_this_order(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Connection().known_address is None
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:1")
+    assert Connection().known_address == "10.0.0.2:1"
+    assert Connection(ray_address="10.0.0.1:1").known_address == "10.0.0.1:1"
+
+
+def test_down_without_up_is_no_error(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["down"]) == 0
+    assert "no cluster" in capsys.readouterr().out
+
+
+def test_every_command_has_help_without_importing_ray() -> None:
+    """Help is quick and works where Ray does not."""
+    script = (
+        "import sys; sys.modules.update(ray=None, pymongo=None); from choreography_ray.cli import main; "
+        "sys.exit(max(main([c, '--help']) for c in 'demo up down run list show steps watch doctor'.split()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Usage: choreography") == 9
+
+
+def test_a_reader_that_closes_the_pipe_gets_no_traceback() -> None:
+    """As in `choreography --help | head -1`."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from choreography_ray.cli import main; sys.exit(main(['--help']))"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(write)
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr

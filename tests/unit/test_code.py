@@ -1,0 +1,301 @@
+"""Jobs outlive the process that wrote them: their code is captured there and comes alive where its modules are not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from choreography_ray import code as code_module
+from choreography_ray.code import describe_code, load_code
+from choreography_ray.codec import decode, encode
+from choreography_ray.demo.jobs import IndexRequest, IndexStandardLibrary
+from choreography_ray.errors import InvalidJobType, UnknownJobType
+from choreography_ray.job import Job, JobState
+from choreography_ray.ownership import is_installed
+from choreography_ray.records import CodeRef
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).parent / "captured" / "script.py"
+
+
+def run_python(*arguments: str, stdin: str | None = None, cwd: Path | None = None, **environment: str) -> str:
+    """Standard output of another interpreter, which knows the package and nothing of these tests."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        input=stdin,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Captured(NamedTuple):
+    ref: CodeRef
+    copy: bytes
+    request: Any
+    state: Any
+
+
+def capture_script(folder: Path, **environment: str) -> Captured:
+    """What the script in `captured/` wrote about its job."""
+    out = folder / "captured.bin"
+    run_python(str(SCRIPT), str(out), cwd=folder, **environment)
+    return Captured(*pickle.loads(out.read_bytes()))
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
+    return capture_script(tmp_path_factory.mktemp("captured"), PYTHONHASHSEED="1")
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHOREOGRAPHY_SIGNING_KEY", raising=False)
+
+
+def test_a_script_and_its_helpers_live_on_without_their_files(captured: Captured) -> None:
+    """This process has neither the script nor its modules: payloads decode, steps are made, a body runs [S13]."""
+    loaded = load_code(captured.ref, captured.copy)
+    request = decode(captured.request, loaded.resolve)
+    assert type(request) is loaded.job_class.request_type
+    assert [type(item).__name__ for item in request.page.items] == ["Sub", "Base"]
+    assert request.page.items[0].b == "kept"
+    assert type(request.outer.inner).__qualname__ == "Outer.Inner"
+    assert (request.color.value, request.level, request.mode, request.permission.value) == ("b", 1, "fast", 3)
+    assert (request.pet.lives, request.tree.children[0].name, request.point.y, request.pair.right) == (
+        3,
+        "leaf",
+        2,
+        "r",
+    )
+    assert decode(captured.state, loaded.resolve).done[0].b == "x"
+    job: Any = loaded.job_class()
+    first, second = job.prepare_steps(request)
+    assert (first.step_id, first.ray_options, second.request.n) == ("one", {"num_cpus": 0}, 7)
+    step: Any = first.step_class()
+    step.initialize_state(first.request)
+    assert step.perform_step(step.state, None) == 12
+    assert job.can_resume() is True
+
+
+def test_restored_models_still_validate_and_encode_under_their_names(captured: Captured) -> None:
+    """Validators, discriminators and recursive models work, and what is written here reads back here."""
+    loaded = load_code(captured.ref, captured.copy)
+    request = decode(captured.request, loaded.resolve)
+    model = type(request)
+    with pytest.raises(ValueError, match="n must be positive"):
+        model(n=-1)
+    read = model.model_validate_json(request.model_dump_json())
+    assert type(read.pet).__name__ == "Cat"
+    again = encode(request)
+    assert again == captured.request
+    assert decode(again, loaded.resolve) == request
+
+
+def test_loading_twice_gives_one_set_of_classes(captured: Captured) -> None:
+    """A second load, with or without the copy at hand, is the same object."""
+    assert load_code(captured.ref, captured.copy) is load_code(captured.ref)
+
+
+def test_the_digest_depends_on_the_code_and_not_on_the_process(captured: Captured, tmp_path: Path) -> None:
+    """Another process with another hash seed captures other bytes, and the same version; changed code is another."""
+    again = capture_script(tmp_path, PYTHONHASHSEED="2")
+    assert again.ref == captured.ref
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    for source in SCRIPT.parent.glob("*.py"):
+        (changed / source.name).write_text(source.read_text().replace("FACTOR = 2", "FACTOR = 3"))
+    run_python(str(changed / "script.py"), str(changed / "out"), cwd=changed)
+    assert pickle.loads((changed / "out").read_bytes())[0].digest != captured.ref.digest
+
+
+NOTEBOOK = """
+import json, pickle, sys, threading
+from enum import Enum
+from pydantic import BaseModel
+from choreography_ray.code import describe_code
+from choreography_ray.codec import encode
+from choreography_ray.job import Job, JobState
+from choreography_ray.step import JobStep, JobStepState
+
+guard = threading.RLock()
+factor = 3
+
+class Kind(Enum):
+    BIG = 1
+
+class Request(BaseModel):
+    kind: Kind = Kind.BIG
+
+class State(JobStepState):
+    pass
+
+class Work(JobStep[Request, int, State]):
+    def initialize_state(self, request): pass
+    async def perform_step(self, state, context):
+        with guard:
+            return factor
+
+class Small(Job[Request, JobState]):
+    def prepare_steps(self, request):
+        return [self.create_step(Work, request)]
+
+first = describe_code(Small)[0].digest
+assert describe_code(Small)[0].digest == first
+factor = 4
+ref, copy = describe_code(Small)
+assert ref.digest != first, "another value in another cell is another version"
+open(sys.argv[1], "wb").write(pickle.dumps((ref, copy, encode(Request()))))
+"""
+
+
+@pytest.mark.parametrize("way", ["-c", "-"])
+def test_a_notebook_has_no_file_to_come_back_to(way: str, tmp_path: Path) -> None:
+    """Classes typed into an interpreter are captured with the values that their bodies use, locks made anew."""
+    out = tmp_path / "out"
+    if way == "-c":
+        run_python("-c", NOTEBOOK, str(out), cwd=tmp_path)
+    else:
+        run_python("-", str(out), stdin=NOTEBOOK, cwd=tmp_path)
+    ref, copy, request = pickle.loads(out.read_bytes())
+    loaded = load_code(ref, copy)
+    job: Any = loaded.job_class()
+    (step,) = job.prepare_steps(decode(request, loaded.resolve))
+    assert step.step_class.is_async
+    with pytest.raises(StopIteration) as returned:
+        step.step_class().perform_step(None, None).send(None)
+    assert returned.value.value == 4
+
+
+def test_what_cannot_be_captured_is_an_error_only_when_needed(captured: Captured) -> None:
+    """A class beside the script that holds on to a socket costs itself only, and says why."""
+    loaded = load_code(captured.ref, captured.copy)
+    with pytest.raises(UnknownJobType, match=r"Talker\.send uses SOCKET, which cannot leave its process"):
+        loaded.resolve("shapes:Talker")
+
+
+def test_a_job_that_needs_what_cannot_leave_its_process_is_refused_with_the_name(tmp_path: Path) -> None:
+    """The sentence names the method and the global at fault."""
+    script = NOTEBOOK.replace("guard = threading.RLock()", "import socket; guard = socket.socket()").replace(
+        "first = describe_code(Small)[0].digest",
+        "try:\n    describe_code(Small)\nexcept Exception as error:\n    print(type(error).__name__, error); sys.exit()",
+    )
+    said = run_python("-c", script, str(tmp_path / "out"))
+    assert said.startswith("InvalidJobType")
+    assert "Work.perform_step uses guard, which cannot leave its process" in said
+
+
+def test_installed_code_is_pointed_at_by_name() -> None:
+    """Nothing is captured of a job class that every node can import."""
+    ref, copy = describe_code(IndexStandardLibrary)
+    assert (ref, copy) == (CodeRef("choreography_ray.demo.jobs", "IndexStandardLibrary"), None)
+    loaded = load_code(ref)
+    assert loaded.job_class is IndexStandardLibrary
+    assert loaded.resolve("pathlib:Path") is Path
+
+
+@pytest.mark.parametrize("module", [json, pytest, dataclasses, code_module])
+def test_libraries_are_installed(module: Any) -> None:
+    """The standard library, site-packages and this package are found wherever they are installed."""
+    assert is_installed(module)
+
+
+def test_a_module_that_lies_about_is_the_users() -> None:
+    """This test module is part of no distribution."""
+    assert not is_installed(sys.modules[__name__])
+
+
+@pytest.mark.parametrize(
+    ("ref", "why"),
+    [
+        (CodeRef("no_such_module_here", "X"), "needs the module 'no_such_module_here', which is not installed here"),
+        (CodeRef("json", "NoSuchName"), "the module 'json' has no 'NoSuchName'"),
+        (CodeRef("json", "JSONDecoder"), "JSONDecoder in module json is no subclass of Job"),
+        (CodeRef("choreography_ray.job", "Job"), "Job in module choreography_ray.job is abstract"),
+        (CodeRef("__main__", "X"), "X was defined in a notebook or script"),
+        (CodeRef("m", "X", digest="d", python="2.7"), "captured with Python 2.7, and this is Python"),
+        (CodeRef("m", "X", digest="d", python=code_module.PYTHON), "its captured copy is not in the store"),
+    ],
+)
+def test_code_that_cannot_be_loaded_is_told_in_a_sentence(ref: CodeRef, why: str) -> None:
+    """Whatever is in the way is an `UnknownJobType` that says so [S13]."""
+    with pytest.raises(UnknownJobType, match=why):
+        load_code(ref, None)
+
+
+@pytest.mark.parametrize("damage", [lambda copy: copy[:-5], lambda copy: b"nonsense", lambda copy: b""])
+def test_a_damaged_copy_is_refused(captured: Captured, damage: Any) -> None:
+    """A copy that is cut short or is something else is not unpickled."""
+    other = dataclasses.replace(captured.ref, qualname="Damaged")
+    with pytest.raises(UnknownJobType, match="damaged"):
+        load_code(other, damage(captured.copy))
+
+
+def test_a_copy_that_needs_a_missing_module_says_which(tmp_path: Path) -> None:
+    """Modules that are installed where the job was started, and not here, are named."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "far_away.py").write_text("def help(): return 1\n")
+    script = NOTEBOOK.replace("import json,", "import far_away, json,").replace(
+        "return factor", "return factor + far_away.help()"
+    )
+    run_python("-c", script, str(tmp_path / "out"), PYTHONPATH=f"{ROOT}:{site}", cwd=tmp_path)
+    ref, copy, _ = pickle.loads((tmp_path / "out").read_bytes())
+    with pytest.raises(UnknownJobType, match="needs the module 'far_away', which is not installed here"):
+        load_code(ref, copy)
+
+
+def test_with_a_signing_key_only_copies_signed_with_it_are_loaded(
+    captured: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signed: loads. Unsigned, signed with another key, changed, or swapped for another record's: refused [S13]."""
+    signed = capture_script(tmp_path, CHOREOGRAPHY_SIGNING_KEY="secret")
+    assert signed.ref.digest != captured.ref.digest, "a signed copy must not be stored where an unsigned one is"
+    forged_header = {**json.loads(captured.copy.partition(b"\n")[0]), "signature": "00"}
+    forged = json.dumps(forged_header).encode() + b"\n" + captured.copy.partition(b"\n")[2]
+    monkeypatch.setenv("CHOREOGRAPHY_SIGNING_KEY", "another")
+    with pytest.raises(UnknownJobType, match="not signed with this signing key"):
+        load_code(signed.ref, signed.copy)
+    monkeypatch.setenv("CHOREOGRAPHY_SIGNING_KEY", "secret")
+    for ref, copy in [
+        (captured.ref, captured.copy),
+        (signed.ref, captured.copy),
+        (signed.ref, forged),
+        (dataclasses.replace(signed.ref, qualname="Other"), signed.copy),
+    ]:
+        with pytest.raises(UnknownJobType, match="not signed with this signing key"):
+            load_code(ref, copy)
+    assert load_code(signed.ref, signed.copy).job_class.__name__ == "EchoJob"
+
+
+def test_two_modules_with_one_label_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of both would look like versions of one job type [S13]."""
+    monkeypatch.setattr(code_module, "_label_owners", {"IndexStandardLibrary": "somewhere.other"})
+    with pytest.raises(InvalidJobType, match=r"module somewhere\.other has a job type 'IndexStandardLibrary' as well"):
+        describe_code(IndexStandardLibrary)
+
+
+def test_a_job_defined_inside_a_function_is_captured_too() -> None:
+    """No module has such a class under its name, so it cannot be imported."""
+
+    class Local(Job[IndexRequest, JobState]):
+        def prepare_steps(self, request: Any) -> list[Any]:
+            return []
+
+    ref, copy = describe_code(Local)
+    assert ref.digest
+    assert copy is not None
+    assert load_code(ref).resolve(f"{__name__}:{Local.__qualname__}") is Local
