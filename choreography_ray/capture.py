@@ -7,20 +7,24 @@ the copy gets its own.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib.abc
 import importlib.machinery
 import io
-import operator
 import pickle
 import sys
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NewType
 
 import cloudpickle
+import cloudpickle.cloudpickle
+from pydantic import BaseModel
+from pydantic.dataclasses import rebuild_dataclass
 
 from choreography_ray.errors import InvalidJobType
 from choreography_ray.ownership import functions_of
@@ -35,6 +39,14 @@ _registry = threading.Lock()
 """cloudpickle's table of modules to pickle by value is global to the process."""
 
 _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threading.RLock}
+
+
+_Cached: Any = type(functools.lru_cache(len))
+
+
+def _cached(function: Any, parameters: Mapping[str, Any]) -> Any:
+    """An empty cache around `function`, like the one that it had."""
+    return functools.lru_cache(**parameters)(function)
 
 
 @dataclass(frozen=True)
@@ -67,20 +79,89 @@ class _Pickler(_CloudPickler):
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) in _LOCKS:
             return _LOCKS[type(obj)], ()
+        if obj is dataclasses.MISSING:
+            return "MISSING"  # by name, since it is compared by identity
+        if getattr(obj, "__module__", None) in self.modules:
+            # Both pickle as a name to be imported, which nobody could do over there.
+            if isinstance(obj, NewType):
+                return NewType, (obj.__name__, obj.__supertype__)
+            if isinstance(obj, _Cached):
+                return _cached, (obj.__wrapped__, obj.cache_parameters())
         generic = obj.__dict__.get("__pydantic_generic_metadata__") if isinstance(obj, type) else None
         if generic and generic["origin"]:
             # Made again by pydantic, so that asking for Page[Item] over there yields this very class.
-            return operator.getitem, (generic["origin"], generic["args"])
-        return super().reducer_override(obj)
+            return _parametrize, (generic["origin"], generic["args"])
+        reduced: Any = super().reducer_override(obj)
+        if isinstance(obj, type) and "__pydantic_validator__" in vars(obj) and reduced is not NotImplemented:
+            make, arguments, (state, slots), _, _, set_state = reduced
+            state = {name: value for name, value in state.items() if name not in _BUILT_BY_PYDANTIC}
+            return make, arguments, (set_state, (state, slots)), None, None, _revive
+        return reduced
+
+
+_BUILT_BY_PYDANTIC = frozenset({"__pydantic_core_schema__", "__pydantic_serializer__", "__pydantic_validator__"})
+"""Built anew over there, once all classes are whole: schemas of models that know each other share their parts, and
+pickle would hand over parts that are not filled yet."""
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, payload: bytes) -> None:
+    """Makes new classes, whatever else this process has loaded, and refuses to import from `foreign` modules."""
+
+    def __init__(self, payload: bytes, foreign: Collection[str] = ()) -> None:
         super().__init__(io.BytesIO(payload))
         self.modules: dict[str, ModuleType] = {}
+        self._foreign = foreign
 
     def persistent_load(self, pid: Any) -> ModuleType:
         return self.modules.setdefault(pid, ModuleType(pid))
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        if module_name in self._foreign:
+            raise AttributeError(f"{global_name} of the module {module_name} can only be found where that module is")
+        found = super().find_class(module_name, global_name)
+        if module_name == cloudpickle.cloudpickle.__name__ and global_name.startswith("_make_skeleton_"):
+            # By the id that comes last but one cloudpickle would find, and overwrite, a class of another version.
+            return functools.partial(_make_untracked, found)
+        return found
+
+
+def _make_untracked(make: Callable[..., type], *arguments: Any) -> type:
+    return make(*arguments[:-2], None, arguments[-1])
+
+
+class _Revived(threading.local):
+    """The pydantic classes that the load in this thread has made so far."""
+
+    def __init__(self) -> None:
+        self.classes: list[Any] = []
+
+
+_revived = _Revived()
+
+
+def _revive(cls: type, state: tuple[Callable[[type, Any], object], Any]) -> None:
+    set_state, content = state
+    set_state(cls, content)
+    _revived.classes.append(cls)
+
+
+def _parametrize(origin: Any, arguments: tuple[Any, ...]) -> Any:
+    cls = origin[arguments]
+    _revived.classes.append(cls)
+    return cls
+
+
+def _complete_models() -> None:
+    """Let pydantic build what `_BUILT_BY_PYDANTIC` names. First all are cleared: none may use another's old parts."""
+    for cls in _revived.classes:
+        for name in _BUILT_BY_PYDANTIC.intersection(cls.__dict__):
+            delattr(cls, name)
+        cls.__pydantic_complete__ = False
+    for cls in _revived.classes:
+        if issubclass(cls, BaseModel):
+            cls.model_rebuild(force=True)
+        else:
+            rebuild_dataclass(cls, force=True)
 
 
 @contextmanager
@@ -101,7 +182,8 @@ def _by_value(modules: Mapping[str, ModuleType]) -> Generator[None]:
 def capture(job: str, types: Mapping[str, type], modules: Mapping[str, ModuleType]) -> tuple[Bundle, bytes]:
     """The class `types[job]` with all `types` and `modules` of the user, and its pickled form.
 
-    Raises `InvalidJobType` when the job class itself cannot be captured; other types are left out and named.
+    Raises `InvalidJobType` when the job class itself cannot be captured, or when the copy would not load elsewhere,
+    which is tried; other types that cannot be captured are left out and named.
     """
     with _by_value(modules):
         if (error := _refusal(types[job], modules)) is not None:
@@ -117,7 +199,12 @@ def capture(job: str, types: Mapping[str, type], modules: Mapping[str, ModuleTyp
                 continue
             members[name], absent[name] = _divide(content, modules)
         bundle = Bundle(job, kept, missing, members, absent)
-        return bundle, _dump(bundle, modules)[0]
+        payload = _dump(bundle, modules)[0]
+    try:
+        _load(_Unpickler(payload, foreign=modules))
+    except Exception as error:
+        raise InvalidJobType(job, f"its captured copy would not load ({type(error).__name__}: {error})") from error
+    return bundle, payload
 
 
 _MODULE_NOISE = frozenset({"__builtins__", "__loader__", "__spec__", "__cached__", "__file__", "__path__"})
@@ -173,7 +260,18 @@ def restore(payload: bytes) -> Bundle:
     Raises whatever unpickling raises.
     """
     unpickler = _Unpickler(payload)
-    bundle = unpickler.load()
+    bundle = _load(unpickler)
+    _finder.add(unpickler.modules)
+    return bundle
+
+
+def _load(unpickler: _Unpickler) -> Bundle:
+    before, _revived.classes = _revived.classes, []
+    try:
+        bundle = unpickler.load()
+        _complete_models()
+    finally:
+        _revived.classes = before
     if not isinstance(bundle, Bundle):
         raise TypeError(f"a captured copy holds a Bundle, this one a {type(bundle).__name__}")
     for name, cls in bundle.types.items():
@@ -183,7 +281,6 @@ def restore(payload: bytes) -> Bundle:
         module = unpickler.persistent_load(name)
         vars(module).update(content)
         _explain_absent(module, bundle.absent.get(name, {}))
-    _finder.add(unpickler.modules)
     return bundle
 
 

@@ -36,6 +36,7 @@ RATE_WINDOW = 30.0
 PLAIN_INTERVAL = 5.0
 """Seconds between two plain lines that tell nothing but progress."""
 
+_SHORT_COLUMNS = {"#", "stage", "steps", "status", "attempt", "failed", "created", "took", "when"}
 _STYLES: dict[str, str] = {
     JobStatus.COMPLETED_SUCCESSFULLY: "green",
     JobStatus.COMPLETED_WITH_FAILURES: "yellow",
@@ -110,20 +111,26 @@ def job_table(records: Iterable[JobRecord]) -> Table:
 
 
 def step_table(steps: Iterable[StepRecord]) -> Table:
-    """A row per step, with its last failure."""
-    table = _table("#", "step", "name", "type", "stage", "status", "attempt", "host", "failure")
-    for step in steps:
-        table.add_row(
-            str(step.ordinal),
+    """A row per step, with its last failure. A column that would be empty is left out."""
+    columns = ("#", "step", "name", "type", "stage", "status", "attempt", "host", "failure")
+    rows = [
+        (
+            Text(str(step.ordinal)),
             _cell(step.step_id),
             _cell(step.name),
             _cell(step.step_type),
-            str(step.stage),
+            Text(str(step.stage)),
             _status(step.status),
-            str(step.attempt),
+            Text(str(step.attempt)),
             _cell(step.host or ""),
-            _cell(failure_line(step)),
+            Text(failure_line(step)),
         )
+        for step in steps
+    ]
+    is_used = [any(cells) for cells in zip(*rows, strict=True)] if rows else [True] * len(columns)
+    table = _table(*(name for name, is_shown in zip(columns, is_used, strict=True) if is_shown))
+    for row in rows:
+        table.add_row(*(cell for cell, is_shown in zip(row, is_used, strict=True) if is_shown))
     return table
 
 
@@ -354,7 +361,8 @@ def _counts(counts: StageProgress) -> tuple[str, ...]:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
-        table.add_column(name, overflow="fold")
+        # Free text is folded to fit; what has a known, short form is not.
+        table.add_column(name, overflow="fold", no_wrap=name in _SHORT_COLUMNS)
     return table
 
 

@@ -166,6 +166,8 @@ class _Walk:
             return
         if isinstance(parts, str):
             self._token("named", parts)
+            self._visit(getattr(value, "__wrapped__", None))  # of a cached function
+            self._visit(getattr(value, "__supertype__", None))  # of a NewType
             return
         constructor, arguments, *rest = parts
         self._each("made by", [constructor, arguments])

@@ -30,7 +30,6 @@ app = typer.Typer(
     help="Durable batch jobs on Ray.",
     epilog="Exit codes: 0 ok; 1 error; 2 bad usage or input; of a job that was waited for: 3 completed with"
     " failures, 4 failed, 5 stopped, 6 removed.",
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -61,7 +60,7 @@ def options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name; default: that of this process); returns the exit code."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    given = (sys.argv[1:] if arguments is None else list(arguments)) or ["--help"]
     try:
         code = int(app(args=given, prog_name="choreography", standalone_mode=False) or ExitCode.OK)
     except BrokenPipeError:

@@ -25,7 +25,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("up", epilog="Example: choreography up --dashboard")(up)
+    app.command("up", epilog="\b\nExample: choreography up --dashboard")(up)
     app.command("down")(down)
     app.command("doctor", epilog="Exits with 1 when something is not ok.")(doctor)
 
@@ -45,9 +45,10 @@ def up(
     cpus: Annotated[int | None, typer.Option(min=1, help="CPUs to offer; default: all of the machine.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a Ray cluster on this machine that outlives this shell, and bring its interrupted jobs back.
+    """Start a Ray here that outlives this shell.
 
-    Ray listens on the machine's own address: use it where you trust the network.
+    Commands in this folder then use it, and interrupted jobs go on. Ray listens on the machine's own address: use it
+    where you trust the network.
     """
     connection = Connection.of(context)
     cluster = local_cluster.running(connection.directory)
@@ -70,7 +71,10 @@ def up(
 
 
 def down(context: typer.Context, as_json: JsonOption = False) -> None:
-    """End the cluster that `up` started in this folder, and nothing else. Its running jobs go on at the next `up`."""
+    """End the Ray that `up` started here.
+
+    Nothing else is ended. Its running jobs go on at the next `up`.
+    """
     ended = local_cluster.stop(Connection.of(context).directory)
     if as_json:
         show_json({"processes_ended": ended or 0})
@@ -81,7 +85,10 @@ def down(context: typer.Context, as_json: JsonOption = False) -> None:
 
 
 def doctor(context: typer.Context, as_json: JsonOption = False) -> int:
-    """Look at Python, Ray, the store and the throttle, and say what to do about what is not ok."""
+    """Look whether all is well, and what to do.
+
+    Looks at Python, the packages, the store, Ray and the throttle.
+    """
     connection = Connection.of(context)
     checks = [_python(), _versions(), _store(connection), *_cluster(connection)]
     if as_json:

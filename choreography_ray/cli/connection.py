@@ -52,5 +52,5 @@ class Connection:
             ray_address=self.known_address if with_ray else None,
             mongo_url=self.mongo_url,
             namespace=self.namespace,
-            ray=with_ray,
+            use_use_ray=with_ray,
         )

@@ -21,7 +21,7 @@ from choreography_ray.model import JobRecord, JobStatus
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("demo", epilog="Example: choreography demo && choreography demo --search asyncio")(demo)
+    app.command("demo", epilog="\b\nExample: choreography demo && choreography demo --search asyncio")(demo)
 
 
 def demo(
@@ -34,7 +34,10 @@ def demo(
     limit: Annotated[int, typer.Option(min=1, help="Files to show for a word.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> int:
-    """Make a full-text index of this Python's standard library as a staged job, or search it."""
+    """Run the example job, or search its index.
+
+    The job makes a full-text index of this Python's standard library in three stages.
+    """
     connection = Connection.of(context)
     folder = (out or connection.directory / "demo").absolute()
     if search:

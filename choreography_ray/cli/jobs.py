@@ -36,13 +36,13 @@ JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("run", epilog="""Example: choreography run shop.jobs:RebuildIndex --request '{"index": "a"}' --wait""")(
-        run
-    )
-    app.command("list", epilog="Example: choreography list --status RUNNING --label team=search")(list_jobs)
-    app.command("show", epilog="Example: choreography show nightly-2026-11-30")(show_job)
-    app.command("steps", epilog="Example: choreography steps nightly --status COMPLETED_WITH_FAILURE")(list_steps)
-    app.command("watch", epilog="Example: choreography watch nightly && ./publish")(watch)
+    app.command(
+        "run", epilog="""\b\nExample: choreography run shop.jobs:RebuildIndex --request '{"index": "a"}' --wait"""
+    )(run)
+    app.command("list", epilog="\b\nExample: choreography list --status RUNNING --label team=search")(list_jobs)
+    app.command("show", epilog="\b\nExample: choreography show nightly-2026-11-30")(show_job)
+    app.command("steps", epilog="\b\nExample: choreography steps nightly --status COMPLETED_WITH_FAILURE")(list_steps)
+    app.command("watch", epilog="\b\nExample: choreography watch nightly && ./publish")(watch)
 
 
 def run(
@@ -54,7 +54,10 @@ def run(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end, and exit by its status.")] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Start a job. Step bodies may be performed more than once."""
+    """Start a job.
+
+    Step bodies may be performed more than once: they must bear that.
+    """
     job_class = load_job_class(job)
     made = make_request(job_class, request)
     labels = _pairs(label or [])
@@ -102,7 +105,7 @@ def list_jobs(
 
 
 def show_job(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """Show one job: status, stages, history and its first failures."""
+    """Show a job: stages, history, failures."""
     with Connection.of(context).open(with_ray=False) as choreography:
         handle = choreography.job(job_id)
         record = handle.record()
@@ -121,7 +124,7 @@ def list_steps(
     status: Annotated[JobStepStatus | None, typer.Option(case_sensitive=False, help="Only these.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the steps of a job in the order of its plan."""
+    """List the steps of a job."""
     with Connection.of(context).open(with_ray=False) as choreography:
         steps = choreography.job(job_id).steps(status=status)
     if as_json:
@@ -136,7 +139,10 @@ def watch(
     timeout: Annotated[float | None, typer.Option(min=0, help="Give up after so many seconds.")] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Follow a job until it ends, and exit by its status. Interrupting this does not stop the job."""
+    """Follow a job, and exit by its status.
+
+    Interrupting this does not stop the job.
+    """
     with Connection.of(context).open(with_ray=False) as choreography:
         handle = choreography.job(job_id)
         record = handle.wait(timeout=None if timeout is None else timedelta(seconds=timeout), progress=not as_json)

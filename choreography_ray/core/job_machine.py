@@ -174,6 +174,7 @@ class JobMachine:
         for document in documents:
             self._note_step_document(document, time)
         self._documents.update({d.key: {o.ordinal: o for o in d.outcomes} for d in outcomes})
+        self._carry_out(self.document.journal, time)
         groups = tuple(self.ledger.groups())
         for group in groups:
             self._unreported[group.run] = set(group.ordinals)
@@ -181,7 +182,6 @@ class JobMachine:
             single = len(group.ordinals) == 1
             self._hosts.add(HostView(group.host, kind, HostPhase.FOUND, group, single))
         self.slots.restore(Held(group.host, group.run, group.width) for group in groups)
-        self._carry_out(self.document.journal, time)
         for outcome_document in outcomes:
             self._take_document(outcome_document)
         if groups:

@@ -246,7 +246,8 @@ class SlotTable:
 
     def _is_rebuilt(self) -> bool:
         # Jobs that left the list before this table was made may have hosts too.
-        return self._is_silenced_since(self.now) and all(account.has_restated and account.left_at is None for account in self._accounts.values())
+        have_all_restated = all(it.has_restated and it.left_at is None for it in self._accounts.values())
+        return have_all_restated and self._is_silenced_since(self.now)
 
     def _grant(self, now: float) -> Replies:
         free = self.maximum - self.held

@@ -12,7 +12,7 @@ people: BSON has no place for it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -38,6 +38,7 @@ from choreography_ray.records import (
     PlanRef,
     PlanSegment,
     PreparedSegment,
+    StageCounts,
     StepCode,
     StepDocument,
     StepKind,
@@ -68,11 +69,19 @@ def _head(job_id: JobId, n: int, *places: str | int) -> Document:
 
 
 def _failure(failure: Failure) -> Document:
-    texts = {name: plain_text(getattr(failure, name)) for name in ("error_type", "message", "traceback", "node")}
-    moments = {name: at(moment) for name in ("began_at", "ended_at") if (moment := getattr(failure, name)) is not None}
-    return (
-        {name: text for name, text in texts.items() if text} | moments | ({"pid": failure.pid} if failure.pid else {})
-    )
+    stored: Document = {"error_type": plain_text(failure.error_type), "message": plain_text(failure.message)}
+    stored["attempt"] = failure.attempt
+    if failure.traceback:
+        stored["traceback"] = plain_text(failure.traceback)
+    if failure.began_at is not None:
+        stored["began_at"] = at(failure.began_at)
+    if failure.ended_at is not None:
+        stored["ended_at"] = at(failure.ended_at)
+    if failure.node:
+        stored["node"] = plain_text(failure.node)
+    if failure.pid:
+        stored["pid"] = failure.pid
+    return stored
 
 
 def _as_failure(stored: Document) -> Failure:
@@ -143,32 +152,46 @@ def _as_journal(stored: Document) -> JournalEntry:
     )
 
 
+def _labels(labels: dict[str, str]) -> list[Document]:
+    return [label(name, value) for name, value in labels.items()]
+
+
+def _as_labels(stored: list[Document]) -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in stored}
+
+
+_JOB_PAYLOADS = frozenset({"request", "state", "runtime_env"})
+_JOB_FORMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "created_at": (at, datetime.fromisoformat),
+    "updated_at": (at, datetime.fromisoformat),
+    "options": (_options, _as_options),
+    "labels": (_labels, _as_labels),
+    "history": (lambda entries: [_history(entry) for entry in entries], lambda stored: tuple(map(_as_history, stored))),
+    "journal": (lambda entries: [_journal(entry) for entry in entries], lambda stored: tuple(map(_as_journal, stored))),
+    "code": (dataclasses.asdict, lambda stored: CodeRef(**known_fields(CodeRef, stored))),
+    "counts": (dataclasses.asdict, lambda stored: Counts(**known_fields(Counts, stored))),
+    "stage_counts": (
+        lambda stages: [stage._asdict() for stage in stages],
+        lambda stored: tuple(
+            StageCounts(**{name: int(stage[name]) for name in StageCounts._fields if name in stage}) for stage in stored
+        ),
+    ),
+    "plan": (
+        lambda plan: None if plan is None else dataclasses.asdict(plan),
+        lambda stored: None if stored is None else PlanRef(**known_fields(PlanRef, stored)),
+    ),
+    "status": (lambda status: status.value, JobStatus),
+    "start_details": (lambda lines: [plain_text(line) for line in lines], tuple),
+    **dict.fromkeys(("details", "error", "mark", "start_error", "actor_name"), (plain_text, str)),
+    **dict.fromkeys(("fence", "save", "crashes"), (int, int)),
+}
+"""How fields of a job are written and read, where they are not stored as they are."""
+
+
 def _job_value(job_id: JobId, name: str, value: Any) -> Any:
-    match name:
-        case "request" | "state" | "runtime_env":
-            checked_size(f"job {job_id!r}: {name}", value)
-            return value
-        case "created_at" | "updated_at":
-            return at(value)
-        case "options":
-            return _options(value)
-        case "labels":
-            return [label(key, text) for key, text in value.items()]
-        case "history":
-            return [_history(entry) for entry in value]
-        case "journal":
-            return [_journal(entry) for entry in value]
-        case "code" | "counts":
-            return dataclasses.asdict(value)
-        case "plan":
-            return None if value is None else dataclasses.asdict(value)
-        case "start_details":
-            return [plain_text(line) for line in value]
-        case "status":
-            return value.value
-        case "details" | "error" | "mark" | "start_error" | "actor_name":
-            return plain_text(value)
-    return value
+    if name in _JOB_PAYLOADS:
+        checked_size(f"job {job_id!r}: {name}", value)
+    return _JOB_FORMS[name][0](value) if name in _JOB_FORMS else value
 
 
 def job_fields(document: JobDocument, names: Iterable[str]) -> Document:
@@ -177,7 +200,6 @@ def job_fields(document: JobDocument, names: Iterable[str]) -> Document:
 
 
 _JOB_FIELDS = tuple(f.name for f in dataclasses.fields(JobDocument) if f.name != "job_id")
-_JOB_NUMBERS = frozenset({"fence", "save", "crashes"})
 
 
 def job_document(document: JobDocument) -> Document:
@@ -189,31 +211,8 @@ def job_document(document: JobDocument) -> Document:
 def as_job(stored: Document) -> JobDocument:
     """A job that was stored, perhaps by an older or a newer version."""
     known: dict[str, Any] = {"request": None, "state": None} | known_fields(JobDocument, stored)
-    for name, value in known.items():
-        match name:
-            case "created_at" | "updated_at":
-                known[name] = datetime.fromisoformat(value)
-            case "options":
-                known[name] = _as_options(value)
-            case "labels":
-                known[name] = {entry["name"]: entry["value"] for entry in value}
-            case "history":
-                known[name] = tuple(map(_as_history, value))
-            case "journal":
-                known[name] = tuple(map(_as_journal, value))
-            case "code":
-                known[name] = CodeRef(**known_fields(CodeRef, value))
-            case "counts":
-                known[name] = Counts(**known_fields(Counts, value))
-            case "plan" if value is not None:
-                known[name] = PlanRef(**known_fields(PlanRef, value))
-            case "start_details":
-                known[name] = tuple(value)
-            case "status":
-                known[name] = JobStatus(value)
-            case _ if name in _JOB_NUMBERS:
-                known[name] = int(value)
-    return JobDocument(job_id=JobId(stored["job"]), **known)
+    read = {name: _JOB_FORMS[name][1](value) if name in _JOB_FORMS else value for name, value in known.items()}
+    return JobDocument(job_id=JobId(stored["job"]), **read)
 
 
 # ---- the plan: lists of any size, in parts
@@ -245,7 +244,7 @@ def plan_documents(job_id: JobId, fence: int, kinds: Sequence[StepKind], batch: 
 def as_plan(stored: Sequence[Document]) -> tuple[StepKind, ...]:
     """The table, from all its parts in order."""
     kinds = (known_fields(StepKind, kind) for part in stored for kind in part["kinds"])
-    return tuple(StepKind(**{**kind, "hosting": StepHosting(kind["hosting"])}) for kind in kinds)
+    return tuple(dataclasses.replace(StepKind(**kind), hosting=StepHosting(kind["hosting"])) for kind in kinds)
 
 
 def plan_segment_documents(job_id: JobId, fence: int, segment: PlanSegment, batch: str) -> list[Document]:
@@ -361,6 +360,8 @@ def outcome_document(document: OutcomeDocument) -> Document:
             told["failure"] = _failure(outcome.failure)
         if outcome.crash:
             told["crash"] = outcome.crash
+        if outcome.has_document:
+            told["has_document"] = True
         if told:
             more[str(place)] = told
     check_size(f"job {job_id!r}: the outcomes of a group", size)
@@ -390,7 +391,8 @@ def as_outcomes(stored: Document) -> OutcomeDocument:
         told = stored["more"].get(str(place), {})
         failure = _as_failure(told["failure"]) if "failure" in told else None
         value, state, crash = told.get("value"), told.get("state"), int(told.get("crash", 0))
-        outcomes.append(Outcome(ordinal, attempt, OutcomeKind(kind), value, failure, state, crash))
+        has_document = told.get("has_document", False)
+        outcomes.append(Outcome(ordinal, attempt, OutcomeKind(kind), value, failure, state, crash, has_document))
     key = OutcomeKey(HostId(stored["host"]), as_run(stored["run"]), int(stored["n"]))
     return OutcomeDocument(JobId(stored["job"]), key, tuple(outcomes), float(stored.get("seconds", 0.0)))
 
@@ -398,10 +400,21 @@ def as_outcomes(stored: Document) -> OutcomeDocument:
 # ---- what single steps have of their own
 
 
-def step_document(job_id: JobId, document: StepDocument) -> Document:
-    """A step's own document."""
+def step_address(job_id: JobId, ordinal: int) -> str:
+    """The `_id` of a step's own document."""
+    return address(job_id, ordinal)
+
+
+def step_update(job_id: JobId, document: StepDocument) -> Document:
+    """The update that writes a step's own document, or makes it. Raises `TooLarge`.
+
+    State and attempts are left as they are stored where the document has none.
+    """
     checked_size(f"job {job_id!r}, step number {document.ordinal}: state", document.state)
-    return _head(job_id, document.ordinal, document.ordinal) | {
+    written: Document = {
+        "job": job_id,
+        "n": document.ordinal,
+        "schema_version": SCHEMA_VERSION,
         "order": order_of(document.run, document.is_closed),
         "run": stored_run(document.run),
         "is_closed": document.is_closed,
@@ -409,9 +422,12 @@ def step_document(job_id: JobId, document: StepDocument) -> Document:
         "due": None if document.due is None else at(document.due),
         "crashes": document.crashes,
         "is_stopped": document.is_stopped,
-        "state": document.state,
-        "attempts": [_failure(failure) for failure in document.attempts],
     }
+    if document.state is not None:
+        written["state"] = document.state
+    if document.attempts:
+        written["attempts"] = [_failure(failure) for failure in document.attempts]
+    return {"$set": written}
 
 
 def as_step(stored: Document) -> StepDocument:

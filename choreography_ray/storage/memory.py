@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import bson
+from bson.codec_options import CodecOptions
 
 from choreography_ray.model import HostId, JobId
 from choreography_ray.options import ClusterOptions
@@ -50,11 +51,14 @@ def _seal(what: str, payload: Payload) -> Payload:
     return _Sealed(data)
 
 
+_OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
 _UNCHANGING = frozenset({bool, int, float})
 
 
 def _open(sealed: Any) -> Payload:
-    return bson.decode(sealed.data)[""] if sealed.__class__ is _Sealed else sealed
+    if sealed.__class__ is not _Sealed:
+        return sealed
+    return bson.decode(sealed.data, _OPTIONS)[""]  # pyright: ignore[reportUnknownMemberType] - an array type of bson
 
 
 def _weight(*sealed: Any) -> int:
@@ -245,8 +249,12 @@ class MemoryStorage:
             if there is not None and (there.run, there.is_closed) > (document.run, document.is_closed):
                 refused.append(document.ordinal)
             else:
-                what = f"job {job_id!r}, step number {document.ordinal}: state"
-                steps[document.ordinal] = replace(document, state=_seal(what, document.state))
+                state = _seal(f"job {job_id!r}, step number {document.ordinal}: state", document.state)
+                attempts = document.attempts
+                if there is not None:
+                    state = there.state if state is None else state
+                    attempts = attempts or there.attempts
+                steps[document.ordinal] = replace(document, state=state, attempts=attempts)
         return refused
 
     async def read_step_documents(self, job_id: JobId, ordinals: Sequence[int] | None = None) -> list[StepDocument]:

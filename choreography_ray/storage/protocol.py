@@ -41,7 +41,7 @@ class JobFilter:
 
     type_name: str | None = None
     statuses: Collection[JobStatus] = ()
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict[str, str])
     created_before: datetime | None = None
 
 

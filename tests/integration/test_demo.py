@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+
+from tests.support import Ran, choreography, processes_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(420)]
 
 WORDS = ("asyncio", "import", "self", "return", "lambda", "None", "socket", "unittest", "__init__", "yield")
 
 
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def choreography(folder: Path, *arguments: str) -> Ran:
-    """The installed command in an empty folder, as a person would call it."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("CHOREOGRAPHY_", "RAY_"))}
-    command = [sys.executable, "-c", "import sys; from choreography_ray.cli import main; sys.exit(main())", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    return Ran(done.returncode, done.stdout, done.stderr)
-
-
 @pytest.fixture(scope="module")
-def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[Ran]]]:
+def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Ran]]:
     """A folder in which the demo ran twice."""
     folder = tmp_path_factory.mktemp("demo")
-    yield folder, [choreography(folder, "demo"), choreography(folder, "demo", "--json")]
+    return folder, [choreography(folder, "demo"), choreography(folder, "demo", "--json")]
 
 
 def counted_by_hand(word: str) -> dict[str, int]:
@@ -116,17 +97,6 @@ def test_an_unknown_word_is_an_answer(demonstrated: tuple[Path, list[Ran]]) -> N
 
 
 def test_nothing_of_the_demo_runs_when_it_has_ended(demonstrated: tuple[Path, list[Ran]]) -> None:
-    """No Ray, no store: what names the demo's folder in its command line or works in it is gone."""
+    """No Ray, no store: whatever named the demo's folder or worked in it is gone."""
     folder, _ = demonstrated
-    left: list[str] = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            works_in = (entry / "cwd").resolve()
-        except OSError:
-            continue
-        if str(folder) in command or works_in == folder:
-            left.append(command)
-    assert left == []
+    assert processes_of(str(folder)) == []

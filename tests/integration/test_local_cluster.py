@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from choreography_ray.cli import local_cluster
 from choreography_ray.errors import ClusterUnavailable
+from tests.support import is_alive, processes_of, run_python
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -37,28 +37,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     local_cluster.stop(tmp_path / ".choreography")
 
 
-def is_alive(pid: int) -> bool:
-    """False also for a process that only waits to be reaped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
-    except OSError:
-        return False
-
-
-def of_session(session: str) -> list[str]:
-    """What runs of a session, by the command lines that name its folder."""
-    found: list[str] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            try:
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if session in command and is_alive(int(entry.name)):
-                found.append(command)
-    return found
-
-
 def test_down_ends_what_up_started_and_nothing_else(folder: Path, tmp_path: Path) -> None:
     """Two clusters on one machine, an actor in the first with a child of its own: after `down` of the first nothing
     of it is left, and the second still runs.
@@ -69,11 +47,9 @@ def test_down_ends_what_up_started_and_nothing_else(folder: Path, tmp_path: Path
         second = local_cluster.start(other_folder, cpus=1)
         assert first.address != second.address
         assert local_cluster.running(folder) == first
-        done = subprocess.run(
-            [sys.executable, "-c", USE_IT, first.address], capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        actor, child = map(int, done.stdout.split())
+        used = run_python(tmp_path, "-c", USE_IT, first.address)
+        assert used.code == 0, used.err
+        actor, child = map(int, used.out.split())
         assert is_alive(actor)
         assert is_alive(child)
 
@@ -82,12 +58,12 @@ def test_down_ends_what_up_started_and_nothing_else(folder: Path, tmp_path: Path
         assert ended
         assert not is_alive(actor)
         assert not is_alive(child)
-        assert of_session(first.session) == []
+        assert processes_of(first.session) == []
         assert local_cluster.running(folder) is None
         assert local_cluster.running(other_folder) == second
     finally:
         local_cluster.stop(other_folder)
-    assert of_session(second.session) == []
+    assert processes_of(second.session) == []
 
 
 def test_a_record_of_a_cluster_that_is_gone_hits_nobody(folder: Path) -> None:

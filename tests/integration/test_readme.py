@@ -4,48 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support import choreography, clean_environment, run_python
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 
-def clean_environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if not key.startswith(("CHOREOGRAPHY_", "RAY_"))}
-
-
 def test_the_job_of_the_readme_runs_as_a_script_and_from_the_command_line(tmp_path: Path) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "shards.py").write_text(code, encoding="utf-8")
-    as_script = subprocess.run(
-        [sys.executable, "shards.py"],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert as_script.returncode == 0, as_script.stderr
-    assert as_script.stdout.splitlines()[-1] == "COMPLETED_SUCCESSFULLY [1, 2, 3]"
-    from_command_line = subprocess.run(
-        [
-            *(sys.executable, "-c", "import sys; from choreography_ray.cli import main; sys.exit(main())"),
-            *("run", "shards:RebuildIndex", "--request", '{"shards": ["a", "bb"]}', "--wait"),
-        ],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert from_command_line.returncode == 0, from_command_line.stderr
-    assert "2 of 2 steps succeeded" in from_command_line.stdout
+    as_script = run_python(tmp_path, "shards.py")
+    assert as_script.code == 0, as_script.err
+    assert as_script.out.splitlines()[-1] == "COMPLETED_SUCCESSFULLY [1, 2, 3]"
+    ran = choreography(tmp_path, "run", "shards:RebuildIndex", "--request", '{"shards": ["a", "bb"]}', "--wait")
+    assert ran.code == 0, ran.err
+    assert "2 of 2 steps succeeded" in ran.out
 
 
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

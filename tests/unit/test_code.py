@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from pydantic import BaseModel
 
 from choreography_ray import code as code_module
 from choreography_ray.code import describe_code, load_code
@@ -103,6 +104,47 @@ def test_restored_models_still_validate_and_encode_under_their_names(captured: C
     again = encode(request)
     assert again == captured.request
     assert decode(again, loaded.resolve) == request
+    assert decode(encode(model()), loaded.resolve) == model(page=request.page), "one class for each generic argument"
+
+
+def test_hard_models_come_back_whole(captured: Captured) -> None:
+    """Caches, new types, private and computed fields, models that contain themselves, defaults of dataclasses."""
+    loaded = load_code(captured.ref, captured.copy)
+    hard = loaded.resolve("hard:Hard")
+    assert issubclass(hard, BaseModel)
+    made: Any = hard.model_validate(
+        {"shouted": "abc", "either": {"y": 1}, "numbers": [3], "checked": {"x": "3"}, "inner": {"made": [4]}}
+    )
+    assert (made.shouted, made.either.y, made.numbers.root, made.checked.x, made.inner.made) == ("ABC", 1, [3], 3, [4])
+    assert (made.made, made.twice, made.remembered, made._private, made.kind) == ([1], 4, 3, 5, "hard")
+    assert made.model_dump()["shouted"] == "abc"
+    assert type(made.measure) is loaded.resolve("hard:Measure")[int]  # type: ignore[index]
+    assert decode(encode(made), loaded.resolve) == made
+    with pytest.raises(TypeError, match="must"):
+        loaded.resolve("hard:Plain")()
+
+
+def test_two_versions_of_one_script_do_not_share_classes(tmp_path: Path) -> None:
+    """A cell that is run again makes new versions of some classes: those of the older copy stay as they were."""
+    script = NOTEBOOK.replace("first = describe_code(Small)[0].digest", "older = describe_code(Small)")
+    script = script.replace("assert describe_code(Small)[0].digest == first", "").replace(
+        "!= first", "!= older[0].digest"
+    )
+    script = script.replace("pickle.dumps((ref, copy, encode(Request())))", "pickle.dumps((*older, ref, copy))")
+    run_python("-c", script, str(tmp_path / "out"), cwd=tmp_path)
+    older, older_copy, newer, newer_copy = pickle.loads((tmp_path / "out").read_bytes())
+    bodies = [load_code(ref, copy).resolve("__main__:Work") for ref, copy in [(older, older_copy), (newer, newer_copy)]]
+    assert [body.perform_step.__globals__["factor"] for body in bodies] == [3, 4]  # type: ignore[attr-defined]
+
+
+def test_code_that_would_not_load_elsewhere_is_refused_where_the_job_starts(tmp_path: Path) -> None:
+    """Objects that pickle as a name in the notebook load here and nowhere else: found by a rehearsal."""
+    named = "class Named:\n    def __reduce__(self):\n        return 'guard'\n"
+    script = NOTEBOOK.replace("guard = threading.RLock()", named + "guard = Named()")
+    script = script.replace("first = describe_code(Small)[0].digest", TOLD)
+    said = run_python("-c", script, str(tmp_path / "out"))
+    assert said.startswith("InvalidJobType")
+    assert "guard of the module __main__ can only be found where that module is" in said
 
 
 def test_loading_twice_gives_one_set_of_classes(captured: Captured) -> None:
@@ -161,6 +203,9 @@ assert ref.digest != first, "another value in another cell is another version"
 open(sys.argv[1], "wb").write(pickle.dumps((ref, copy, encode(Request()))))
 """
 
+TOLD = "try:\n    describe_code(Small)\nexcept Exception as error:\n    sys.exit(print(type(error).__name__, error))"
+"""Instead of the notebook's first capture: what an attempt says, and no more."""
+
 
 @pytest.mark.parametrize("way", ["-c", "-"])
 def test_a_notebook_has_no_file_to_come_back_to(way: str, tmp_path: Path) -> None:
@@ -189,11 +234,8 @@ def test_what_cannot_be_captured_is_an_error_only_when_needed(captured: Captured
 
 def test_a_job_that_needs_what_cannot_leave_its_process_is_refused_with_the_name(tmp_path: Path) -> None:
     """The sentence names the method and the global at fault."""
-    script = NOTEBOOK.replace("guard = threading.RLock()", "import socket; guard = socket.socket()").replace(
-        "first = describe_code(Small)[0].digest",
-        "try:\n    describe_code(Small)\nexcept Exception as error:\n    print(type(error).__name__, error); sys.exit()",
-    )
-    said = run_python("-c", script, str(tmp_path / "out"))
+    script = NOTEBOOK.replace("threading.RLock()", "__import__('socket').socket()")
+    said = run_python("-c", script.replace("first = describe_code(Small)[0].digest", TOLD), str(tmp_path / "out"))
     assert said.startswith("InvalidJobType")
     assert "Work.perform_step uses guard, which cannot leave its process" in said
 

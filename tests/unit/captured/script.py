@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import shapes
+from hard import Hard
 from pydantic import BaseModel, model_validator
 from shapes import Base, Cat, Color, Level, Mode, Outer, Page, Pair, Permission, Pet, Point, Sub, Tree
 
@@ -27,6 +28,7 @@ class Request(BaseModel):
     outer: Outer = Outer(inner=Outer.Inner(n=5))
     point: Point = Point(1)
     pair: Pair = Pair(1)
+    hard: Hard = Hard()
     n: int = 2
 
     @model_validator(mode="after")

@@ -1,0 +1,37 @@
+"""What an actor must know to reach the state: small, and nothing that lives in its creator [S14.1]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from choreography_ray.actors.names import ray_namespace
+from choreography_ray.code import LoadedCode, load_code
+from choreography_ray.engine.writes import Writer
+from choreography_ray.records import CodeRef
+from choreography_ray.storage.mongo import MongoStorage
+from choreography_ray.storage.protocol import JobStorage
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Which namespace, and where its state is kept. The URL may hold a password: it is in no `repr`."""
+
+    namespace: str
+    mongo_url: str = field(repr=False)
+
+    @property
+    def ray_namespace(self) -> str:
+        """Where the actors are."""
+        return ray_namespace(self.namespace)
+
+    def storage(self) -> JobStorage:
+        """A store of its own for the calling process; `open` it first."""
+        return MongoStorage(self.mongo_url, self.namespace)
+
+
+async def load_stored_code(storage: JobStorage, writer: Writer, ref: CodeRef) -> LoadedCode:
+    """A job's code, by import or from the copy in the store. Raises `UnknownJobType`."""
+    captured = None
+    if ref.digest:
+        captured = await writer.certain(lambda: storage.read_code(ref.digest))
+    return load_code(ref, captured)

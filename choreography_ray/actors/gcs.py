@@ -1,0 +1,102 @@
+"""What Ray's own tables say: the one place that reads them [S10.2]. Actor state is no proof of death, the worker table is."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import ray
+import ray._private.state
+from ray._raylet import ActorID, WorkerID
+from ray.core.generated import gcs_pb2
+
+TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ActorInfo:
+    """One row of the actor table. `worker_id` is empty for an actor that never had a process."""
+
+    actor_id: str
+    name: str
+    state: str
+    worker_id: str
+    node_id: str
+    pid: int
+    cause: str
+
+    @property
+    def is_gone(self) -> bool:
+        """Ray will not start it (again)."""
+        return self.state == "DEAD"
+
+
+class Fate(Enum):
+    """What is known of a process."""
+
+    ALIVE = auto()
+    DEAD = auto()
+    """Ray saw it end, and its node is alive."""
+    UNKNOWN = auto()
+    """Its node is gone, or nothing is known: it may wake up."""
+
+
+def _row(data: Any) -> ActorInfo:
+    state = gcs_pb2.ActorTableData.ActorState.Name(data.state)
+    address = data.address
+    worker = address.worker_id.hex() if any(address.worker_id) and address.worker_id != b"\xff" * 28 else ""
+    return ActorInfo(
+        data.actor_id.hex(), data.name, state, worker, address.node_id.hex(), data.pid, _cause(data.death_cause)
+    )
+
+
+def _cause(cause: Any) -> str:
+    kind = cause.WhichOneof("context")
+    if kind is None:
+        return ""
+    context = getattr(cause, kind)
+    for field in ("formatted_exception_string", "error_message"):
+        if text := getattr(context, field, ""):
+            return str(text)
+    return kind.replace("_", " ")
+
+
+class RayTables:
+    """Reads the GCS of the cluster that this process belongs to. Calls raise when the GCS does not answer."""
+
+    def __init__(self) -> None:
+        self._client = ray._private.worker.global_worker.gcs_client  # noqa: SLF001
+
+    async def actor(self, actor_id: str) -> ActorInfo | None:
+        """One actor, whatever its state."""
+        rows = await self._client.async_get_all_actor_info(actor_id=ActorID(bytes.fromhex(actor_id)), timeout=TIMEOUT)
+        return next((_row(data) for data in rows.values()), None)
+
+    async def actors(self, namespace: str, *states: str) -> list[ActorInfo]:
+        """The named actors of a Ray namespace in these states, or in any."""
+        found: list[ActorInfo] = []
+        for state in states or (None,):
+            rows = await self._client.async_get_all_actor_info(actor_state_name=state, timeout=TIMEOUT)
+            found += [_row(data) for data in rows.values() if data.name and data.ray_namespace == namespace]
+        return found
+
+    async def fate(self, worker_id: str, node_id: str) -> Fate:
+        """What became of a worker's process."""
+        return await asyncio.to_thread(self._fate, worker_id, node_id)
+
+    def _fate(self, worker_id: str, node_id: str) -> Fate:
+        accessor = ray._private.state.state._connect_and_get_accessor()  # noqa: SLF001
+        data = accessor.get_worker_info(WorkerID(bytes.fromhex(worker_id)))
+        if data is None:
+            return Fate.UNKNOWN
+        if gcs_pb2.WorkerTableData.FromString(data).is_alive:
+            return Fate.ALIVE
+        alive = any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
+        return Fate.DEAD if alive else Fate.UNKNOWN
+
+    async def cluster_cpus(self) -> int:
+        """CPUs of the nodes that are alive."""
+        resources = await asyncio.to_thread(ray.cluster_resources)
+        return int(resources.get("CPU", 0))

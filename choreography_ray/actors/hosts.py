@@ -1,0 +1,318 @@
+"""The hosts of a job as Ray actors: created, told, watched, ended, and known to be dead only when they are [S10.2]."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from choreography_ray.actors.connection import Connection
+from choreography_ray.actors.gcs import ActorInfo, Fate, RayTables
+from choreography_ray.actors.host import HostActor
+from choreography_ray.actors.names import host_actor
+from choreography_ray.codec import decode
+from choreography_ray.core import events as e
+from choreography_ray.engine.job_engine import JobEngine
+from choreography_ray.engine.ports import Work
+from choreography_ray.model import HostId, JobId
+from choreography_ray.records import Failure, Group, StepKind
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+"""How often the tables are asked about a host of which something must be found out."""
+WAITING_SECONDS = 1.0
+"""A host that has no process after so long waits for its resources."""
+ANSWER_SECONDS = 5.0
+"""How long a live host may take to answer before the tables are asked about it."""
+
+
+@dataclass(slots=True)
+class _Host:
+    """What this incarnation knows of one host's actor."""
+
+    handle: Any = None
+    worker_id: str = ""
+    node_id: str = ""
+    came_up: asyncio.Event = field(default_factory=asyncio.Event)
+    watcher: asyncio.Task[None] | None = None
+    is_ended: bool = False
+
+
+class RayHosts:
+    """`HostsPort` over Ray. Everything blocking runs on threads, as this is the job actor's loop."""
+
+    def __init__(
+        self, job_id: JobId, connection: Connection, engine: JobEngine, tables: RayTables, lease: float, margin: float
+    ) -> None:
+        self._job_id = job_id
+        self._connection = connection
+        self._engine = engine
+        self._tables = tables
+        self._patience = lease + margin
+        self._placement = engine.machine.document.options.placement_timeout.total_seconds()
+        self._hosts: dict[HostId, _Host] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._since = asyncio.get_running_loop().time()
+
+    # The port.
+
+    def create(self, host: HostId, kind: StepKind) -> None:
+        """See `engine.ports.HostsPort`."""
+        known = self._hosts[host] = _Host()
+        known.watcher = self._spawn(self._create(host, known, kind))
+
+    def tell(self, work: Work) -> None:
+        """See `engine.ports.HostsPort`."""
+        known = self._hosts.get(work.host)
+        if known is not None:
+            self._spawn(self._tell(known, work))
+
+    def end(self, host: HostId) -> None:
+        """See `engine.ports.HostsPort`."""
+        known = self._hosts.pop(host, None)
+        if known is not None:
+            known.is_ended = True
+            self._spawn(self._kill(known))
+
+    def inspect(self, groups: Sequence[Group]) -> None:
+        """See `engine.ports.HostsPort`."""
+        for group in groups:
+            known = self._hosts[group.host] = _Host()
+            known.watcher = self._spawn(self._inspect(group, known))
+
+    def asked(self, host: HostId, worker_id: str, node_id: str) -> None:
+        """The host's process asked for its lease: now it is known which one it is."""
+        known = self._hosts.get(host)
+        if known is not None:
+            known.worker_id, known.node_id = worker_id, node_id
+            known.came_up.set()
+
+    async def close(self) -> None:
+        """Wait until every host that was to be ended has been told so to Ray."""
+        for known in self._hosts.values():
+            if known.watcher is not None:
+                known.watcher.cancel()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # Creating, and what may come of it.
+
+    async def _create(self, host: HostId, known: _Host, kind: StepKind) -> None:
+        try:
+            options = decode(kind.ray_options) or {}
+            known.handle = await asyncio.to_thread(self._make, host, options)
+        except Exception as error:  # noqa: BLE001 - options that Ray refuses are the start's failure [S4.4]
+            self._post_failed(host, type(error).__name__, str(error))
+            return
+        if known.is_ended:
+            await self._kill(known)
+            return
+        if await self._await_start(host, known):
+            await self._watch(host, known)
+
+    def _make(self, host: HostId, options: dict[str, Any]) -> Any:
+        options.setdefault("scheduling_strategy", "SPREAD")
+        actor = ray.remote(HostActor).options(
+            **options,
+            name=host_actor(self._job_id, host),
+            namespace=self._connection.ray_namespace,
+            lifetime="detached",
+            max_restarts=0,
+            max_task_retries=0,
+        )
+        return actor.remote(self._job_id, host, self._connection)
+
+    async def _await_start(self, host: HostId, known: _Host) -> bool:
+        """Until the host has asked for its lease: True. False: it never will, and that was told."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        has_waited = False
+        while not known.came_up.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await known.came_up.wait()
+                    return True
+            info = await self._info(known)
+            if info is None:
+                continue
+            if info.is_gone:
+                await self._start_failed(host, known, info)
+                return False
+            waited = loop.time() - began
+            if not info.worker_id and waited >= WAITING_SECONDS and not has_waited:
+                has_waited = True
+                self._engine.post(e.HostWaited(host))
+            if not info.worker_id and waited >= self._placement:
+                await self._kill(known)
+        return True
+
+    async def _info(self, known: _Host) -> ActorInfo | None:
+        try:
+            return await self._tables.actor(known.handle._actor_id.hex())  # noqa: SLF001
+        except Exception as error:  # noqa: BLE001 - a GCS that does not answer says nothing
+            log.info("the GCS did not answer: %s", error)
+            return None
+
+    async def _start_failed(self, host: HostId, known: _Host, info: ActorInfo) -> None:
+        if not info.worker_id and "creation" not in info.cause and known.is_ended:
+            self._engine.post(e.HostWithdrawn(host))
+        elif not info.worker_id and self._was_withdrawn(info):
+            self._engine.post(e.HostWithdrawn(host))
+        else:
+            self._post_failed(host, "HostStartFailed", info.cause or "the host's process ended before it asked for work")
+
+    def _was_withdrawn(self, info: ActorInfo) -> bool:
+        return "ray.kill" in info.cause or "actor died context" in info.cause
+
+    def _post_failed(self, host: HostId, error_type: str, message: str) -> None:
+        self._hosts.pop(host, None)
+        self._engine.post(e.HostFailedToStart(host, Failure(error_type, message[:4_096])))
+
+    # A live host.
+
+    async def _watch(self, host: HostId, known: _Host) -> None:
+        """Until the host's death is confirmed. A call that fails is only a hint: unavailable is not dead."""
+        while True:
+            try:
+                await known.handle.watch.remote()
+            except RayActorError as error:
+                hint = str(error)
+            except RayError as error:
+                log.info("host %s: %s", host, error)
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            if known.is_ended:
+                return
+            if await self._is_confirmed_dead(known, asyncio.get_running_loop().time()):
+                self._hosts.pop(host, None)
+                self._engine.post(e.HostDied(host, is_charged=True, failure=Failure("HostDied", hint[:4_096])))
+                return
+
+    async def _is_confirmed_dead(self, known: _Host, since: float) -> bool:
+        """Ask the worker table until it says dead, or lease and margin have passed; False: the process lives."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < since + self._patience:
+            try:
+                fate = await self._tables.fate(known.worker_id, known.node_id)
+            except Exception as error:  # noqa: BLE001 - a GCS that does not answer says nothing
+                log.info("the GCS did not answer: %s", error)
+                fate = Fate.UNKNOWN
+            if fate is Fate.DEAD:
+                return True
+            await asyncio.sleep(POLL_SECONDS / 10 if fate is Fate.ALIVE else POLL_SECONDS)
+            if fate is Fate.ALIVE and loop.time() > since + ANSWER_SECONDS:
+                return False
+        return True
+
+    async def _tell(self, known: _Host, work: Work) -> None:
+        while not known.is_ended:
+            try:
+                await known.handle.tell.remote(work)
+            except RayActorError as error:
+                if _is_dead(error):
+                    return  # the watcher tells
+                await asyncio.sleep(POLL_SECONDS)
+            except RayError:
+                await asyncio.sleep(POLL_SECONDS)
+            else:
+                return
+
+    async def _kill(self, known: _Host) -> None:
+        if known.watcher is not None and known.watcher is not asyncio.current_task():
+            known.watcher.cancel()
+        if known.handle is not None:
+            with contextlib.suppress(ValueError, RayError):
+                await asyncio.to_thread(ray.kill, known.handle, no_restart=True)
+
+    # After recovery.
+
+    async def _inspect(self, group: Group, known: _Host) -> None:
+        """Adopt the host if it has begun the run, else end it and wait until that is confirmed [S10.1]."""
+        host = group.host
+        name = host_actor(self._job_id, host)
+        fence = self._engine.machine.document.fence
+        with contextlib.suppress(ValueError):
+            known.handle = await asyncio.to_thread(ray.get_actor, name, self._connection.ray_namespace)
+        info = await self._found(name)
+        if info is not None:
+            known.worker_id, known.node_id = info.worker_id, info.node_id
+        if known.handle is not None and await self._has_begun(known, group, fence):
+            self._engine.post(e.HostCameUp(host))
+            await self._watch(host, known)
+            return
+        await self._kill(known)
+        await self._until_gone(known, info)
+        self._hosts.pop(host, None)
+        failure = Failure("HostDied", info.cause if info else "the host was gone when the job came back")
+        self._engine.post(e.HostDied(host, is_charged=False, failure=failure))
+
+    async def _found(self, name: str) -> ActorInfo | None:
+        while True:
+            try:
+                rows = await self._tables.actors(self._connection.ray_namespace)
+            except Exception as error:  # noqa: BLE001 - a GCS that does not answer says nothing: ask again
+                log.info("the GCS did not answer: %s", error)
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            return next((row for row in rows if row.name == name), None)
+
+    async def _has_begun(self, known: _Host, group: Group, fence: int) -> bool:
+        while True:
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    begun: bool = await known.handle.has_begun.remote(group.run, fence)
+                    return begun
+            except RayActorError as error:
+                if _is_dead(error):
+                    return False
+            except (RayError, TimeoutError):
+                pass
+            info = await self._info(known)
+            if info is not None and info.is_gone:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _until_gone(self, known: _Host, info: ActorInfo | None) -> None:
+        if info is not None and not info.worker_id and (await self._info_by_id(info)) is None:
+            return
+        if known.worker_id:
+            while not await self._is_confirmed_dead(known, self._since):
+                await self._kill(known)
+            return
+        # This cluster knows no process of that name: it may be one of a cluster that is cut off.
+        left = self._since + self._patience - asyncio.get_running_loop().time()
+        await asyncio.sleep(max(0.0, left))
+
+    async def _info_by_id(self, info: ActorInfo) -> ActorInfo | None:
+        """The actor if it may still get a process, None if Ray has withdrawn it."""
+        while True:
+            try:
+                now = await self._tables.actor(info.actor_id)
+            except Exception as error:  # noqa: BLE001 - a GCS that does not answer says nothing: ask again
+                log.info("the GCS did not answer: %s", error)
+            else:
+                if now is None or (now.is_gone and not now.worker_id):
+                    return None
+                if now.worker_id:
+                    return now
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def _is_dead(error: RayActorError) -> bool:
+    return type(error).__name__ == "ActorDiedError"
+
+
+Post = Callable[[e.Event], None]

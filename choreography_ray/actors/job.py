@@ -1,0 +1,178 @@
+"""The actor of a job: a thin shell around one incarnation; Ray restarts it, storage alone tells it where it was [S10]."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+import ray
+
+from choreography_ray.actors.connection import Connection, load_stored_code
+from choreography_ray.actors.gcs import RayTables
+from choreography_ray.actors.hosts import RayHosts
+from choreography_ray.actors.names import job_actor
+from choreography_ray.actors.threads import ThreadedUserCode
+from choreography_ray.actors.throttle import throttle_handle
+from choreography_ray.core import events as e
+from choreography_ray.core.commands import ReportStart
+from choreography_ray.core.slot_messages import Exchange
+from choreography_ray.engine.clock import SystemClock
+from choreography_ray.engine.incarnation import Incarnation
+from choreography_ray.engine.job_engine import JobEngine
+from choreography_ray.engine.ports import HostsPort, Lease, ThrottlePort
+from choreography_ray.engine.writes import Writer
+from choreography_ray.errors import Fenced, JobNotFound
+from choreography_ray.model import HostId, JobId, JobStatus
+from choreography_ray.records import OutcomeDocument
+
+log = logging.getLogger(__name__)
+
+REPLY_SECONDS = 0.2
+"""What a finished actor gives its last replies to leave the process."""
+
+
+class RayThrottle:
+    """`ThrottlePort` over Ray."""
+
+    def __init__(self, connection: Connection, engine: JobEngine) -> None:
+        self._connection = connection
+        self._engine = engine
+        self._worker_id = ray.get_runtime_context().get_worker_id()
+        self._handle: Any = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, message: Exchange) -> None:
+        """See `engine.ports.ThrottlePort`."""
+        task = asyncio.get_running_loop().create_task(self._send(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, message: Exchange) -> None:
+        try:
+            if self._handle is None:
+                self._handle = await asyncio.to_thread(throttle_handle, self._connection)
+            reply = await self._handle.exchange.remote(message, self._worker_id)
+        except Exception as error:  # noqa: BLE001 - whatever went wrong, the next exchange says everything again
+            log.info("exchange %s with the throttle failed: %s", message.n, error)
+            self._handle = None
+            self._engine.post(e.ExchangeFailed(message.n))
+        else:
+            if reply is not None:
+                self._engine.post(e.ThrottleReplied(reply))
+
+
+class JobActor:
+    """One job. What `deliver` has answered is recorded for good; what raised may have been.
+
+    A call to an incarnation that is not ready raises: it is repeated. When the job has ended the actor ends itself.
+    """
+
+    async def __init__(self, job_id: JobId, connection: Connection) -> None:
+        self._job_id = job_id
+        self._connection = connection
+        self._hosts: RayHosts | None = None
+        self._incarnation: Incarnation | None = None
+        self._begun = asyncio.Event()
+        self._calls = 0
+        self._ended: asyncio.Future[JobStatus] = asyncio.get_running_loop().create_future()
+        self._life = asyncio.get_running_loop().create_task(self._live())
+
+    async def _live(self) -> None:
+        try:
+            status = await self._run()
+            self._ended.set_result(status)
+        except (Fenced, JobNotFound) as over:
+            log.warning("this actor ends: %s", over)
+            self._ended.set_exception(over)
+        except Exception as error:
+            # The next incarnation goes on from what is stored; Ray makes it because this process fails.
+            log.exception("the actor of job %s is broken and begins anew", self._job_id)
+            self._ended.set_exception(error)
+            await self._drain_calls()
+            raise SystemExit(1) from error
+        finally:
+            self._ended.exception()
+        await self._drain_calls()
+        await asyncio.to_thread(self._leave)
+
+    async def _run(self) -> JobStatus:
+        storage = self._connection.storage()
+        clock = SystemClock()
+        writer = Writer(clock)
+        await writer.certain(storage.open)
+        options = await writer.certain(storage.read_cluster_options)
+        lease = options.step_lease_timeout.total_seconds()
+        margin = options.lease_margin.total_seconds()
+
+        def ports(engine: JobEngine) -> tuple[HostsPort, ThrottlePort]:
+            self._hosts = RayHosts(self._job_id, self._connection, engine, RayTables(), lease, margin)
+            return self._hosts, RayThrottle(self._connection, engine)
+
+        self._incarnation = Incarnation(
+            self._job_id,
+            ray.get_runtime_context().get_actor_id() or "",
+            storage,
+            lambda ref: load_stored_code(storage, writer, ref),
+            ThreadedUserCode(),
+            clock,
+            ports,
+            lease,
+        )
+        self._begun.set()
+        try:
+            return await self._incarnation.run()
+        finally:
+            if self._hosts is not None:
+                await self._hosts.close()
+
+    async def _drain_calls(self) -> None:
+        self._begun.set()
+        while self._calls:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(REPLY_SECONDS)
+
+    def _leave(self) -> None:
+        with contextlib.suppress(ValueError):
+            me = ray.get_actor(job_actor(self._job_id), self._connection.ray_namespace)
+            ray.kill(me, no_restart=True)
+
+    @contextlib.asynccontextmanager
+    async def _call(self) -> Any:
+        self._calls += 1
+        try:
+            await self._begun.wait()
+            if self._incarnation is None:
+                raise Fenced(self._job_id)
+            yield self._incarnation
+        finally:
+            self._calls -= 1
+
+    async def started(self) -> ReportStart:
+        """What there is to say about the start, once it is settled [S4.4]."""
+        async with self._call() as incarnation:
+            report: ReportStart = await asyncio.shield(incarnation.started)
+            return report
+
+    async def ended(self) -> JobStatus:
+        """The status that the job ended with, once it is durable."""
+        return await asyncio.shield(self._ended)
+
+    async def ask(self, host: HostId, is_first: bool, worker_id: str, node_id: str) -> Lease:
+        """A host asks for its lease."""
+        async with self._call() as incarnation:
+            if self._hosts is not None:
+                self._hosts.asked(host, worker_id, node_id)
+            lease: Lease = await incarnation.ask(host, is_first)
+            return lease
+
+    async def deliver(self, document: OutcomeDocument) -> None:
+        """A host delivers outcomes; answers once they are recorded."""
+        async with self._call() as incarnation:
+            await incarnation.deliver(document)
+
+    async def trouble(self) -> str:
+        """What keeps this job from going on, as far as its actor knows."""
+        async with self._call() as incarnation:
+            return str(incarnation.trouble)

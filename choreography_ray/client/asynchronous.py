@@ -1,0 +1,401 @@
+"""The client: connect, start jobs, and find them again [S2.3]."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import AsyncIterator, Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import ray
+from pydantic import BaseModel
+from ray.exceptions import RayActorError, RayError
+
+from choreography_ray.actors.connection import Connection
+from choreography_ray.actors.job import JobActor
+from choreography_ray.actors.names import THROTTLE, job_actor
+from choreography_ray.actors.throttle import throttle_handle
+from choreography_ray.authoring import require_subclass
+from choreography_ray.client.cluster import RayCluster, embedded_url
+from choreography_ray.client.reading import Reader
+from choreography_ray.code import describe_code
+from choreography_ray.codec import encode
+from choreography_ray.core.commands import ReportStart
+from choreography_ray.display import LiveProgress
+from choreography_ray.errors import (
+    ChoreographyError,
+    ClusterUnavailable,
+    InvalidJobType,
+    JobNotFound,
+    JobRemoved,
+    NotStorable,
+    StartJobError,
+    StartJobReason,
+    StartReport,
+    TooLarge,
+)
+from choreography_ray.job import Job, check_id, effective_options, label_of
+from choreography_ray.model import (
+    HistoryEntry,
+    JobId,
+    JobRecord,
+    JobStatus,
+    JobStepStatus,
+    Progress,
+    StepId,
+    StepRecord,
+)
+from choreography_ray.options import ClusterOptions, JobsOptions, Settings
+from choreography_ray.progress import record_of
+from choreography_ray.records import JobDocument
+from choreography_ray.storage.mongo import MongoStorage
+from choreography_ray.storage.protocol import JobFilter, JobStorage
+
+log = logging.getLogger(__name__)
+
+TRequest = TypeVar("TRequest", bound=BaseModel)
+
+POLL_SECONDS = 0.5
+"""How often a wait looks into the store while nothing tells it that the job has ended."""
+DEFAULT_OPTIONS = JobsOptions()
+DEFAULT_CLUSTER = ClusterOptions()
+
+
+class AsyncChoreography:
+    """A connection to one choreography namespace. Made by `connect`; an async context manager."""
+
+    def __init__(
+        self,
+        storage: JobStorage,
+        connection: Connection,
+        options: JobsOptions,
+        cluster: RayCluster | None,
+        owned_store: Any = None,
+    ) -> None:
+        self._storage = storage
+        self._connection = connection
+        self._options = options
+        self._cluster = cluster
+        self._owned_store = owned_store
+
+    @classmethod
+    async def connect(
+        cls,
+        ray_address: str | None = None,
+        mongo_url: str | None = None,
+        namespace: str | None = None,
+        options: JobsOptions = DEFAULT_OPTIONS,
+        cluster: ClusterOptions = DEFAULT_CLUSTER,
+        *,
+        use_ray: bool = True,
+    ) -> Self:
+        """Connect to Ray and MongoDB: from the arguments, else the environment, else local and embedded [S15].
+
+        A cluster that runs on this machine is joined; else one is started that ends with this process. Interrupted
+        jobs of the namespace go on. `use_ray=False` reads only, without any cluster. Raises `ClusterUnavailable`,
+        `StorageUnavailable`, `EmbeddedStoreUnavailable`.
+        """
+        settings = Settings()
+        chosen = namespace or settings.namespace
+        url = mongo_url or settings.mongo_url
+        store = None
+        if url is not None:
+            await _check_store(url, chosen)  # before a cluster is started for nothing
+        ray_cluster = await asyncio.to_thread(RayCluster, ray_address) if use_ray else None
+        try:
+            if url is None:
+                directory = Path(settings.data_directory).absolute()
+                url, store = await embedded_url(ray_cluster, directory)
+            connection = Connection(chosen, url)
+            storage = connection.storage()
+            await storage.open()
+            client = cls(storage, connection, options, ray_cluster, store)
+            if cluster.model_fields_set:
+                await storage.save_cluster_options(cluster)
+            if ray_cluster is not None:
+                await client._prepare_cluster(cluster)
+        except BaseException:
+            if ray_cluster is not None:
+                ray_cluster.close()
+            raise
+        return client
+
+    async def _prepare_cluster(self, cluster: ClusterOptions) -> None:
+        throttle = await asyncio.to_thread(throttle_handle, self._connection)
+        if "max_parallel_steps" in cluster.model_fields_set:
+            await throttle.set_maximum.remote(cluster.max_parallel_steps)
+        await self._resume_interrupted()
+
+    async def _resume_interrupted(self) -> None:
+        """Bring back jobs that no actor works on, oldest first [S10]."""
+        working = [status for status in JobStatus if status.is_interruptible]
+        found: list[JobDocument] = []
+        while page := await self._storage.list_jobs(JobFilter(statuses=working), skip=len(found)):
+            found += page
+        for document in reversed(found):
+            if document.plan is not None or document.is_background:
+                await asyncio.to_thread(self._job_actor, document.job_id)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> list[JobId]:
+        """Disconnect. On a cluster that `connect` started, running jobs are suspended: their ids are returned, and the
+        next connect resumes them [S4.6].
+        """
+        suspended: list[JobId] = []
+        if self._cluster is not None and self._cluster.is_ours:
+            with contextlib.suppress(ChoreographyError):
+                working = [status for status in JobStatus if status.is_interruptible]
+                suspended = [d.job_id for d in await self._storage.list_jobs(JobFilter(statuses=working))]
+            if suspended:
+                log.warning(
+                    "%d running jobs are suspended with this process's cluster; the next connect resumes them: %s",
+                    len(suspended),
+                    ", ".join(suspended[:5]),
+                )
+        await self._storage.close()
+        if self._cluster is not None:
+            await asyncio.to_thread(self._cluster.close)
+        if self._owned_store is not None:
+            await asyncio.to_thread(self._owned_store.stop)
+        return suspended
+
+    # Jobs.
+
+    async def start(
+        self,
+        job_class: type[Job[TRequest, Any]],
+        request: TRequest,
+        *,
+        job_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> AsyncJobHandle:
+        """Start a job. Returns once its first steps run or wait for a place; the driver may then exit [S4.6].
+
+        Raises `StartJobError` when this call did not start it, `InvalidJobType` or `InvalidId` for what cannot be a
+        job, `NotStorable` or `TooLarge` for a request that does not survive storage.
+        """
+        if self._cluster is None:
+            raise ClusterUnavailable("", "this client was connected for reading only")
+        document = await self._new_document(job_class, request, job_id, labels)
+        handle = self._handle(document.job_id)
+        if not await self._storage.insert_job(document):
+            raise StartJobError(StartJobReason.ALREADY_STARTED, document.job_id, job=handle)
+        actor = await asyncio.to_thread(self._job_actor, document.job_id)
+        if document.is_background:
+            return handle
+        report = await self._started(document.job_id, actor)
+        if not report.error:
+            return handle
+        if report.error in tuple(StartReport):
+            handle.start_error = StartReport(report.error)
+            return handle
+        raise StartJobError(StartJobReason(report.error), document.job_id, report.details, handle)
+
+    async def _new_document(
+        self,
+        job_class: type[Job[TRequest, Any]],
+        request: TRequest,
+        job_id: str | None,
+        labels: Mapping[str, str] | None,
+    ) -> JobDocument:
+        require_subclass("start", "what is started", job_class, Job)
+        name = job_class.__qualname__
+        if not job_class.is_concrete:
+            raise InvalidJobType(name, "it is abstract: derive from it and give it all types and methods")
+        if not isinstance(request, job_class.request_type):
+            wanted, got = job_class.request_type.__name__, type(request).__name__
+            raise InvalidJobType(name, f"its request must be a {wanted}, not a {got}")
+        chosen = JobId(uuid.uuid4().hex if job_id is None else check_id("job id", job_id))
+        ref, captured = await asyncio.to_thread(describe_code, job_class)
+        if captured is not None:
+            await self._storage.save_code(ref.digest, captured, {"module": ref.module, "qualname": ref.qualname})
+        at = datetime.now(UTC)
+        return JobDocument(
+            job_id=chosen,
+            type_name=label_of(job_class),
+            code=ref,
+            request=encode(request, "request"),
+            state=encode(job_class.state_type(), "state"),
+            options=effective_options(job_class, self._options),
+            created_at=at,
+            updated_at=at,
+            history=(HistoryEntry(at=at, status=JobStatus.PREPARING_JOB),),
+            labels={str(k): str(v) for k, v in (labels or {}).items()},
+            is_background=job_class.start_steps_in_background,
+            actor_name=job_actor(chosen),
+            keep_results=job_class.keep_results,
+        )
+
+    def _job_actor(self, job_id: JobId) -> Any:
+        """The job's actor, made if there is none. Blocks."""
+        return (
+            ray.remote(JobActor)
+            .options(
+                name=job_actor(job_id),
+                namespace=self._connection.ray_namespace,
+                lifetime="detached",
+                get_if_exists=True,
+                max_restarts=-1,
+                max_task_retries=0,
+                num_cpus=0,
+                max_concurrency=10_000,
+            )
+            .remote(job_id, self._connection)
+        )
+
+    async def _started(self, job_id: JobId, actor: Any) -> ReportStart:
+        """The start's answer, from the actor, or from the store when the job is further than its actor."""
+        while True:
+            try:
+                report: ReportStart = await actor.started.remote()
+                return report
+            except (RayActorError, ChoreographyError) as error:
+                log.info("job %s: %s", job_id, error)
+            document = await self._storage.read_job(job_id)
+            if document is None:
+                raise JobRemoved(job_id)
+            if document.status.is_final or document.status is JobStatus.STOPPED:
+                return ReportStart(document.start_error, document.start_details)
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _handle(self, job_id: JobId) -> AsyncJobHandle:
+        return AsyncJobHandle(self, self._storage, self._connection, job_id)
+
+    def job(self, job_id: str) -> AsyncJobHandle:
+        """A handle of a job by its id; whether there is one shows when it is read."""
+        return self._handle(JobId(check_id("job id", job_id)))
+
+    async def jobs(
+        self,
+        type: str | None = None,  # noqa: A002 - the word of the API [S2.3]
+        statuses: Collection[JobStatus] = (),
+        labels: Mapping[str, str] | None = None,
+        created_before: datetime | None = None,
+        skip: int = 0,
+        take: int = 100,
+    ) -> list[JobRecord]:
+        """Jobs that match, newest first."""
+        wanted = JobFilter(type, tuple(statuses), dict(labels or {}), created_before)
+        return [record_of(document) for document in await self._storage.list_jobs(wanted, skip, take)]
+
+    async def throttle(self) -> dict[str, Any] | None:
+        """What the throttle knows, for people; None when there is none."""
+        if self._cluster is None:
+            return None
+        try:
+            handle = await asyncio.to_thread(ray.get_actor, THROTTLE, self._connection.ray_namespace)
+            snapshot: dict[str, Any] = await handle.snapshot.remote()
+        except (ValueError, RayError):
+            return None
+        return snapshot
+
+
+async def _check_store(url: str, namespace: str) -> None:
+    storage = MongoStorage(url, namespace)
+    await storage.open()
+    await storage.close()
+
+
+class AsyncJobHandle:
+    """One job, by id. Reading works without a cluster; everything read is from the store."""
+
+    def __init__(self, client: AsyncChoreography, storage: JobStorage, connection: Connection, job_id: JobId) -> None:
+        self.job_id = job_id
+        self.start_error: StartReport | None = None
+        self._client = client
+        self._connection = connection
+        self._reader = Reader(storage, job_id)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.job_id}>"
+
+    async def status(self) -> JobStatus:
+        """Where the job stands."""
+        return (await self._reader.document()).status
+
+    async def progress(self) -> Progress:
+        """Its counts [S3.1]."""
+        return (await self._reader.record()).progress
+
+    async def record(self) -> JobRecord:
+        """All that is told of it."""
+        return await self._reader.record()
+
+    async def state(self) -> Any:
+        """Its own state, as last saved."""
+        return await self._reader.state()
+
+    def steps(self, status: JobStepStatus | None = None) -> AsyncIterator[StepRecord]:
+        """Every step of its plan, in order, or those of one status."""
+        return self._reader.steps(status)
+
+    async def step(self, step_id: str) -> StepRecord:
+        """One step."""
+        return await self._reader.step(StepId(step_id))
+
+    def results(self) -> AsyncIterator[tuple[StepId, Any]]:
+        """(step id, value) of successes in plan order; needs `keep_results`."""
+        return self._reader.results()
+
+    def counted_steps(self) -> AsyncIterator[StepId]:
+        """The ids of steps that were counted, in this and earlier executions [S3.2]."""
+        return self._reader.counted_steps()
+
+    async def wait(self, timeout: float | timedelta | None = None, progress: bool = True) -> JobRecord:
+        """Wait until the job has ended or is stopped and accounted; `timeout` in seconds, else `TimeoutError`.
+
+        Raises `JobNotFound`, and `JobRemoved` when it is removed meanwhile [S9.6].
+        """
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._wait(progress)
+        except TimeoutError as error:
+            status = await self.status()
+            raise TimeoutError(f"job {self.job_id!r} is still {status} after {seconds:g} s") from error
+
+    async def _wait(self, progress: bool) -> JobRecord:
+        record = await self.record()
+        with contextlib.ExitStack() as stack:
+            live = stack.enter_context(LiveProgress()) if progress else None
+            ended = asyncio.ensure_future(self._ended())
+            stack.callback(ended.cancel)
+            while True:
+                if live is not None:
+                    live.update(record)
+                if record.status.is_final or record.status is JobStatus.STOPPED:
+                    return record
+                # The actor's word only ends the pause: what counts is what the store says.
+                await asyncio.wait({ended}, timeout=POLL_SECONDS)
+                if ended.done():
+                    ended = asyncio.ensure_future(self._pause())
+                record = await self._after_removal()
+
+    async def _after_removal(self) -> JobRecord:
+        try:
+            return await self.record()
+        except JobNotFound as error:
+            raise JobRemoved(self.job_id) from error
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(POLL_SECONDS)
+
+    async def _ended(self) -> None:
+        """Until the job's actor says that it has ended, or cannot be asked."""
+        if not ray.is_initialized():
+            await self._pause()
+            return
+        try:
+            actor = await asyncio.to_thread(ray.get_actor, job_actor(self.job_id), self._connection.ray_namespace)
+            await actor.ended.remote()
+        except (ValueError, RayError, ChoreographyError):
+            await self._pause()

@@ -1,0 +1,205 @@
+"""The blocking face of the client: the same calls, for scripts and notebooks. No logic of its own [S2.3]."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel
+
+from choreography_ray.client.asynchronous import (
+    DEFAULT_CLUSTER,
+    DEFAULT_OPTIONS,
+    AsyncChoreography,
+    AsyncJobHandle,
+)
+from choreography_ray.errors import StartJobError, StartReport
+from choreography_ray.job import Job
+from choreography_ray.model import JobId, JobRecord, JobStatus, JobStepStatus, Progress, StepId, StepRecord
+from choreography_ray.options import ClusterOptions, JobsOptions
+
+T = TypeVar("T")
+TRequest = TypeVar("TRequest", bound=BaseModel)
+
+
+class _Loop:
+    """A loop on a thread of its own, so that calls work inside a notebook's running loop too."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="choreography-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run and wait. Ctrl-C cancels the work."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """The items, pulled one by one."""
+
+        async def pull() -> tuple[bool, Any]:
+            try:
+                return True, await anext(items)
+            except StopAsyncIteration:
+                return False, None
+
+        while True:
+            found, item = self.run(pull())
+            if not found:
+                return
+            yield item
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Choreography:
+    """A connection to one choreography namespace. Made by `connect`; a context manager."""
+
+    def __init__(self, client: AsyncChoreography, loop: _Loop) -> None:
+        self._client = client
+        self._loop = loop
+        self._is_closed = False
+
+    @classmethod
+    def connect(
+        cls,
+        ray_address: str | None = None,
+        mongo_url: str | None = None,
+        namespace: str | None = None,
+        options: JobsOptions = DEFAULT_OPTIONS,
+        cluster: ClusterOptions = DEFAULT_CLUSTER,
+        *,
+        use_ray: bool = True,
+    ) -> Self:
+        """See `AsyncChoreography.connect`."""
+        loop = _Loop()
+        try:
+            connecting = AsyncChoreography.connect(
+                ray_address, mongo_url, namespace, options, cluster, use_ray=use_ray
+            )
+            return cls(loop.run(connecting), loop)
+        except BaseException:
+            loop.stop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> list[JobId]:
+        """See `AsyncChoreography.close`. Again has no effect."""
+        if self._is_closed:
+            return []
+        self._is_closed = True
+        try:
+            return self._loop.run(self._client.close())
+        finally:
+            self._loop.stop()
+
+    def start(
+        self,
+        job_class: type[Job[TRequest, Any]],
+        request: TRequest,
+        *,
+        job_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> JobHandle:
+        """See `AsyncChoreography.start`."""
+        try:
+            handle = self._loop.run(self._client.start(job_class, request, job_id=job_id, labels=labels))
+        except StartJobError as error:
+            if isinstance(error.job, AsyncJobHandle):
+                error.job = JobHandle(error.job, self._loop)
+            raise
+        return JobHandle(handle, self._loop)
+
+    def job(self, job_id: str) -> JobHandle:
+        """See `AsyncChoreography.job`."""
+        return JobHandle(self._client.job(job_id), self._loop)
+
+    def jobs(
+        self,
+        type: str | None = None,  # noqa: A002 - the word of the API [S2.3]
+        statuses: Collection[JobStatus] = (),
+        labels: Mapping[str, str] | None = None,
+        created_before: datetime | None = None,
+        skip: int = 0,
+        take: int = 100,
+    ) -> list[JobRecord]:
+        """See `AsyncChoreography.jobs`."""
+        return self._loop.run(self._client.jobs(type, statuses, labels, created_before, skip, take))
+
+    def throttle(self) -> dict[str, Any] | None:
+        """See `AsyncChoreography.throttle`."""
+        return self._loop.run(self._client.throttle())
+
+
+class JobHandle:
+    """One job, by id; see `AsyncJobHandle`."""
+
+    def __init__(self, handle: AsyncJobHandle, loop: _Loop) -> None:
+        self._handle = handle
+        self._loop = loop
+
+    @property
+    def job_id(self) -> JobId:
+        """The job's id."""
+        return self._handle.job_id
+
+    @property
+    def start_error(self) -> StartReport | None:
+        """What a start that started the job still has to say [S4.1, S4.4]."""
+        return self._handle.start_error
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.job_id}>"
+
+    def status(self) -> JobStatus:
+        """Where the job stands."""
+        return self._loop.run(self._handle.status())
+
+    def progress(self) -> Progress:
+        """Its counts [S3.1]."""
+        return self._loop.run(self._handle.progress())
+
+    def record(self) -> JobRecord:
+        """All that is told of it."""
+        return self._loop.run(self._handle.record())
+
+    def state(self) -> Any:
+        """Its own state, as last saved."""
+        return self._loop.run(self._handle.state())
+
+    def steps(self, status: JobStepStatus | None = None) -> list[StepRecord]:
+        """Every step of its plan, in order, or those of one status."""
+        return list(self._loop.iterate(self._handle.steps(status)))
+
+    def step(self, step_id: str) -> StepRecord:
+        """One step."""
+        return self._loop.run(self._handle.step(step_id))
+
+    def results(self) -> Iterator[tuple[StepId, Any]]:
+        """(step id, value) of successes in plan order, streamed; needs `keep_results`."""
+        return self._loop.iterate(self._handle.results())
+
+    def counted_steps(self) -> Iterator[StepId]:
+        """The ids of steps that were counted [S3.2]."""
+        return self._loop.iterate(self._handle.counted_steps())
+
+    def wait(self, timeout: float | timedelta | None = None, progress: bool = True) -> JobRecord:
+        """Wait until the job has ended, or is stopped and accounted."""
+        return self._loop.run(self._handle.wait(timeout, progress))
