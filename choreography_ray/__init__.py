@@ -1,6 +1,7 @@
 """Durable batch jobs on Ray: a job is a detached actor, its steps are named actors, MongoDB holds the state."""
 
-from choreography_ray.client import AsyncChoreography, AsyncJobHandle, Choreography, JobHandle
+from typing import TYPE_CHECKING, Any
+
 from choreography_ray.context import BlockingStepContext, StepContext
 from choreography_ray.errors import (
     CallbackReason,
@@ -44,6 +45,9 @@ from choreography_ray.model import (
 from choreography_ray.options import ClusterOptions, JobsOptions
 from choreography_ray.result import JobStepResult
 from choreography_ray.step import JobStep, JobStepState
+
+if TYPE_CHECKING:
+    from choreography_ray.client import AsyncChoreography, AsyncJobHandle, Choreography, JobHandle
 
 __all__ = [
     "AdmissionMoment",
@@ -95,3 +99,14 @@ __all__ = [
     "TooLarge",
     "UnknownJobType",
 ]
+
+_CLIENT = frozenset({"AsyncChoreography", "AsyncJobHandle", "Choreography", "JobHandle"})
+
+
+def __getattr__(name: str) -> Any:
+    # The client brings Ray with it; core, engine and the classes that users write do without.
+    if name in _CLIENT:
+        from choreography_ray import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,12 +18,15 @@ class Ran(NamedTuple):
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without what says where Ray and the store are."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("CHOREOGRAPHY_", "RAY_"))}
+    """This process's environment without what says where Ray and the store are, but for one thing: whatever other
+    Ray runs on the machine is left alone.
+    """
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("CHOREOGRAPHY_", "RAY_"))}
+    return {**kept, "RAY_ADDRESS": "local"}
 
 
 def run_python(folder: Path, *arguments: str, timeout: float = 120) -> Ran:
-    """Python in `folder`, with nothing configured."""
+    """Python in `folder`, with a store and a Ray of its own."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
@@ -38,7 +41,7 @@ def run_python(folder: Path, *arguments: str, timeout: float = 120) -> Ran:
 
 
 def choreography(folder: Path, *arguments: str, timeout: float = 300) -> Ran:
-    """The command line in `folder`, with nothing configured."""
+    """The command line in `folder`, with a store and a Ray of its own."""
     return run_python(folder, "-m", "choreography_ray.cli", *arguments, timeout=timeout)
 
 

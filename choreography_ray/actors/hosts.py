@@ -172,7 +172,9 @@ class RayHosts:
         elif not info.worker_id and self._was_withdrawn(info):
             self._engine.post(e.HostWithdrawn(host))
         else:
-            self._post_failed(host, "HostStartFailed", info.cause or "the host's process ended before it asked for work")
+            self._post_failed(
+                host, "HostStartFailed", info.cause or "the host's process ended before it asked for work"
+            )
 
     def _was_withdrawn(self, info: ActorInfo) -> bool:
         return "ray.kill" in info.cause or "actor died context" in info.cause

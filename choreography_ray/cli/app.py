@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -55,6 +56,10 @@ def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Durable batch jobs on Ray."""
+    logging.basicConfig(level=logging.WARNING, format="choreography: %(message)s")
+    if not debug:
+        # Ray's remarks on its own start are no answer to any command; its errors come as exceptions.
+        logging.getLogger("ray").setLevel(logging.ERROR)
     context.obj = Connection(mongo_url=mongo_url, namespace=namespace, ray_address=ray_address, is_debugging=debug)
 
 

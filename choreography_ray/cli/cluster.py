@@ -47,8 +47,8 @@ def up(
 ) -> None:
     """Start a Ray here that outlives this shell.
 
-    Commands in this folder then use it, and interrupted jobs go on. Ray listens on the machine's own address: use it
-    where you trust the network.
+    Commands in this folder then use it, and interrupted jobs go on. Ray listens on the machine's own address; who
+    wants in must know Ray's token, unless RAY_AUTH_MODE says otherwise.
     """
     connection = Connection.of(context)
     cluster = local_cluster.running(connection.directory)
@@ -141,7 +141,7 @@ def _store(connection: Connection) -> Check:
 
 def _cluster(connection: Connection) -> list[Check]:
     address = connection.known_address
-    if address is None:
+    if address in {None, "local"}:
         told = "none runs here: each command starts one for itself, and it ends with the command"
         return [Check(name="Ray cluster", is_ok=True, told=told, advice="choreography up starts one that lasts")]
     throttle: list[str] = []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from choreography_ray.cli import local_cluster
+from choreography_ray.cli.output import BadInput
 from choreography_ray.options import Settings
 
 if TYPE_CHECKING:
@@ -38,19 +39,25 @@ class Connection:
     @property
     def known_address(self) -> str | None:
         """The cluster that was named, or that `up` started in this folder; None when there is none."""
-        if self.ray_address or (address := os.environ.get("RAY_ADDRESS")):
-            return self.ray_address or address
+        if named := self.ray_address or os.environ.get("RAY_ADDRESS"):
+            return named
         cluster = local_cluster.running(self.directory)
         return cluster.address if cluster else None
 
     def open(self, *, with_ray: bool) -> Choreography:
-        """Connect; to be used as a context manager. Without Ray it reads only, and needs no cluster."""
+        """Connect; to be used as a context manager. Without Ray it reads only, and needs no cluster.
+
+        Raises `BadInput` for an address, URL or namespace that cannot be one.
+        """
         # Importing the client takes a second, which `--help` should not.
         from choreography_ray.client import Choreography
 
-        return Choreography.connect(
-            ray_address=self.known_address if with_ray else None,
-            mongo_url=self.mongo_url,
-            namespace=self.namespace,
-            use_use_ray=with_ray,
-        )
+        try:
+            return Choreography.connect(
+                ray_address=self.known_address if with_ray else None,
+                mongo_url=self.mongo_url,
+                namespace=self.namespace,
+                use_ray=with_ray,
+            )
+        except ValueError as error:
+            raise BadInput(str(error)) from error

@@ -6,7 +6,7 @@ import importlib
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import BaseModel, ValidationError
@@ -171,7 +171,7 @@ def load_job_class(name: str) -> type[Job[Any, Any]]:
         found = getattr(found, part)
     if not (isinstance(found, type) and issubclass(found, Job)):
         raise BadInput(f"{name} is no job class: derive it from choreography_ray.Job")
-    job_class = cast("type[Job[Any, Any]]", found)
+    job_class: type[Job[Any, Any]] = found
     if not job_class.is_concrete:
         raise BadInput(f"{name} is an abstract job class: it cannot be started")
     return job_class

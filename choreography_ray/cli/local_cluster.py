@@ -91,6 +91,9 @@ def start(directory: Path, *, with_dashboard: bool = False, cpus: int | None = N
     ]
     cluster: LocalCluster | None = None
     try:
+        if "RAY_AUTH_MODE" not in os.environ:
+            # Ray listens on the machine's address; once there is a token it lets in only those who can read it.
+            _run([sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"])
         _run(command)
         cluster = _find(port, f"http://127.0.0.1:{dashboard_port}" if with_dashboard else None)
         if cluster is None:

@@ -99,18 +99,22 @@ class AsyncChoreography:
         jobs of the namespace go on. `use_ray=False` reads only, without any cluster. Raises `ClusterUnavailable`,
         `StorageUnavailable`, `EmbeddedStoreUnavailable`.
         """
-        settings = Settings()
-        chosen = namespace or settings.namespace
-        url = mongo_url or settings.mongo_url
+        settings = connect_settings(mongo_url, namespace)
+        await check_store(settings)  # before a cluster is started for nothing
+        ray_cluster = RayCluster(ray_address) if use_ray else None
+        return await cls.on_cluster(settings, ray_cluster, options, cluster)
+
+    @classmethod
+    async def on_cluster(
+        cls, settings: Settings, ray_cluster: RayCluster | None, options: JobsOptions, cluster: ClusterOptions
+    ) -> Self:
+        """The second half of `connect`, once this process belongs to a cluster. Leaves the cluster when it fails."""
         store = None
-        if url is not None:
-            await _check_store(url, chosen)  # before a cluster is started for nothing
-        ray_cluster = await asyncio.to_thread(RayCluster, ray_address) if use_ray else None
         try:
+            url = settings.mongo_url
             if url is None:
-                directory = Path(settings.data_directory).absolute()
-                url, store = await embedded_url(ray_cluster, directory)
-            connection = Connection(chosen, url)
+                url, store = await embedded_url(ray_cluster, Path(settings.data_directory).absolute())
+            connection = Connection(settings.namespace, url)
             storage = connection.storage()
             await storage.open()
             client = cls(storage, connection, options, ray_cluster, store)
@@ -121,6 +125,8 @@ class AsyncChoreography:
         except BaseException:
             if ray_cluster is not None:
                 ray_cluster.close()
+            if store is not None:
+                store.stop()
             raise
         return client
 
@@ -299,10 +305,20 @@ class AsyncChoreography:
         return snapshot
 
 
-async def _check_store(url: str, namespace: str) -> None:
-    storage = MongoStorage(url, namespace)
-    await storage.open()
-    await storage.close()
+def connect_settings(mongo_url: str | None, namespace: str | None) -> Settings:
+    """What the environment says, with the arguments on top."""
+    given = {"mongo_url": mongo_url, "namespace": namespace}
+    return Settings().model_copy(update={name: value for name, value in given.items() if value is not None})
+
+
+async def check_store(settings: Settings) -> None:
+    """Raise `StorageUnavailable` when the database does not answer. The embedded one is not asked: it may not run yet."""
+    if settings.mongo_url is not None:
+        storage = MongoStorage(settings.mongo_url, settings.namespace)
+        try:
+            await storage.open()
+        finally:
+            await storage.close()
 
 
 class AsyncJobHandle:

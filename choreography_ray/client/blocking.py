@@ -15,7 +15,10 @@ from choreography_ray.client.asynchronous import (
     DEFAULT_OPTIONS,
     AsyncChoreography,
     AsyncJobHandle,
+    check_store,
+    connect_settings,
 )
+from choreography_ray.client.cluster import RayCluster
 from choreography_ray.errors import StartJobError, StartReport
 from choreography_ray.job import Job
 from choreography_ray.model import JobId, JobRecord, JobStatus, JobStepStatus, Progress, StepId, StepRecord
@@ -86,10 +89,11 @@ class Choreography:
         """See `AsyncChoreography.connect`."""
         loop = _Loop()
         try:
-            connecting = AsyncChoreography.connect(
-                ray_address, mongo_url, namespace, options, cluster, use_ray=use_ray
-            )
-            return cls(loop.run(connecting), loop)
+            settings = connect_settings(mongo_url, namespace)
+            loop.run(check_store(settings))
+            # On the caller's thread: Ray wants to be initialized on the main one.
+            ray_cluster = RayCluster(ray_address) if use_ray else None
+            return cls(loop.run(AsyncChoreography.on_cluster(settings, ray_cluster, options, cluster)), loop)
         except BaseException:
             loop.stop()
             raise

@@ -42,7 +42,9 @@ class RayCluster:
         try:
             ray.init(log_to_driver=False, configure_logging=False, **options)
         except Exception as error:
-            raise ClusterUnavailable(where, str(error).strip().splitlines()[0] if str(error) else repr(error)) from error
+            raise ClusterUnavailable(
+                where, str(error).strip().splitlines()[0] if str(error) else repr(error)
+            ) from error
 
     def close(self) -> None:
         """Leave the cluster; end it if this process started it."""

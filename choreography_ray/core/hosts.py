@@ -14,6 +14,10 @@ from choreography_ray.model import HostId, StepHosting
 from choreography_ray.records import Group, Run, StepKind
 
 
+MAX_IDLE_SECONDS = 2.0
+"""How long a warm host may wait for its next group. While it waits it reserves what others may need to be placed."""
+
+
 class HostPhase(Enum):
     """Where a host stands, as far as the job knows."""
 
@@ -53,6 +57,7 @@ class HostTable:
         self._hosts: dict[HostId, HostView] = {}
         self._class_of = [_first_alike(kinds, k) for k in range(len(kinds))]
         self._idle: dict[int, list[HostId]] = {}
+        self._idle_since: dict[HostId, float] = {}
         self.starting = 0
 
     def __contains__(self, host: HostId) -> bool:
@@ -76,24 +81,25 @@ class HostTable:
         self._hosts[view.host] = view
         self.starting += view.phase is HostPhase.STARTING
 
-    def came_up(self, host: HostId) -> None:
+    def came_up(self, host: HostId, now: float) -> None:
         """The host answered: it may be given groups from now on."""
         view = self._hosts[host]
         self.starting -= view.phase is HostPhase.STARTING
         self._hosts[host] = replace(view, phase=HostPhase.LIVE)
         if view.group is None and view.phase is not HostPhase.LIVE:
-            self.rest(host)
+            self.rest(host, now)
 
     def give(self, host: HostId, group: Group, *, is_single: bool) -> None:
         """Note that a host has been given a group."""
         self._hosts[host] = replace(self._hosts[host], group=group, is_single=is_single)
 
-    def rest(self, host: HostId) -> None:
+    def rest(self, host: HostId, now: float) -> None:
         """The host's group is over: a live shared host may take the next."""
         view = replace(self._hosts[host], group=None)
         self._hosts[host] = view
         if view.is_shared and view.phase is HostPhase.LIVE:
             self._idle.setdefault(self._class_of[view.kind], []).append(host)
+            self._idle_since[host] = now
 
     def drop(self, host: HostId) -> HostView | None:
         """Forget a host that is gone."""
@@ -103,12 +109,17 @@ class HostTable:
             idle = self._idle.get(self._class_of[view.kind], [])
             if host in idle:
                 idle.remove(host)
+            self._idle_since.pop(host, None)
         return view
 
     def take_idle(self, kind: int) -> HostId | None:
         """A warm host for steps of this kind, taken out of the idle ones."""
         idle = self._idle.get(self._class_of[kind])
-        return idle.pop() if idle else None
+        if not idle:
+            return None
+        host = idle.pop()
+        del self._idle_since[host]
+        return host
 
     def has_idle(self, kind: int) -> bool:
         """Whether a warm host waits for steps of this kind."""
@@ -118,6 +129,15 @@ class HostTable:
     def idle_count(self) -> int:
         """Warm hosts without a group."""
         return sum(map(len, self._idle.values()))
+
+    def idle_until(self, now: float) -> list[HostId]:
+        """Warm hosts that have been without a group for `MAX_IDLE_SECONDS`: what they reserve may serve others."""
+        return [host for host, since in self._idle_since.items() if now - since >= MAX_IDLE_SECONDS]
+
+    @property
+    def next_idle_end(self) -> float | None:
+        """When the next warm host will have been idle for too long."""
+        return min(self._idle_since.values()) + MAX_IDLE_SECONDS if self._idle_since else None
 
     def useless(self, kinds: Iterable[int]) -> list[HostId]:
         """Warm hosts without a group that steps of these kinds have no use for."""

@@ -65,9 +65,7 @@ class JobRules:
 class JobMachine:
     """One incarnation of one job. `handle` is the only mutator."""
 
-    def __init__(
-        self, document: JobDocument, ledger: Ledger, slots: JobSlots, rules: JobRules, start: Instant
-    ) -> None:
+    def __init__(self, document: JobDocument, ledger: Ledger, slots: JobSlots, rules: JobRules, start: Instant) -> None:
         self.document = document
         self.ledger = ledger
         self.slots = slots
@@ -122,14 +120,14 @@ class JobMachine:
         match event:
             case e.OutcomesReported():
                 self._receipts.append(event.receipt)
-                self._take_document(event.document)
+                self._take_document(event.document, time)
             case e.RunSettled():
                 for document in event.documents:
-                    self._take_document(document)
+                    self._take_document(document, time)
             case e.HooksRan():
                 self._decide(event, time)
             case e.HostCameUp():
-                self._host_came_up(event.host)
+                self._host_came_up(event.host, time)
             case e.HostWaited():
                 self._start.waited(event.host)
             case e.HostFailedToStart():
@@ -183,7 +181,7 @@ class JobMachine:
             self._hosts.add(HostView(group.host, kind, HostPhase.FOUND, group, single))
         self.slots.restore(Held(group.host, group.run, group.width) for group in groups)
         for outcome_document in outcomes:
-            self._take_document(outcome_document)
+            self._take_document(outcome_document, time)
         if groups:
             self._turn.say(c.InspectHosts(groups))
         if self.document.stage is not None:
@@ -203,7 +201,7 @@ class JobMachine:
 
     # Outcomes: accepted once, decided in groups.
 
-    def _take_document(self, document: OutcomeDocument) -> None:
+    def _take_document(self, document: OutcomeDocument, time: Instant) -> None:
         run = document.key.run
         if run.fence > self.document.fence:
             raise Fenced(self.document.job_id)
@@ -220,7 +218,7 @@ class JobMachine:
             self._documents.setdefault(document.key, {o.ordinal: o for o in document.outcomes})
             self._queue.learn(self.ledger.kind(document.outcomes[0].ordinal), taken, document.seconds)
         if not left:
-            self._run_over(document.key.host, run)
+            self._run_over(document.key.host, run, time)
 
     def _is_at(self, outcome: Outcome, run: Run) -> bool:
         assigned = self.ledger.assignment(outcome.ordinal)
@@ -236,13 +234,13 @@ class JobMachine:
         may_retry = is_failure and outcome.attempt < self.document.options.max_step_attempts
         self._inbox.append(c.ReportedOutcome(key, outcome, may_retry))
 
-    def _run_over(self, host: HostId, run: Run) -> None:
+    def _run_over(self, host: HostId, run: Run, time: Instant) -> None:
         del self._unreported[run]
         self.slots.release(host, run)
         view = self._hosts.get(host)
         if view is None:
             return
-        self._hosts.rest(host)
+        self._hosts.rest(host, time.now)
         if not view.is_shared:
             self._end(host)
 
@@ -301,17 +299,15 @@ class JobMachine:
 
     # Hosts: started, lost, given up.
 
-    def _host_came_up(self, host: HostId) -> None:
+    def _host_came_up(self, host: HostId, time: Instant) -> None:
         view = self._hosts.get(host)
         if view is None:
             self._turn.say(c.EndHost(host))
             return
-        self._hosts.came_up(host)
+        self._hosts.came_up(host, time.now)
         self._start.came_up(host)
 
-    def _give_up(
-        self, host: HostId, kind: OutcomeKind, event: e.HostFailedToStart | e.HostDied | None
-    ) -> None:
+    def _give_up(self, host: HostId, kind: OutcomeKind, event: e.HostFailedToStart | e.HostDied | None) -> None:
         view = self._hosts.drop(host)
         if view is None or view.group is None:
             return
@@ -330,9 +326,7 @@ class JobMachine:
             )
             entry = kind if is_lost else OutcomeKind.MOVED
             assert attempt is not None
-            outcomes.append(
-                Outcome(ordinal, attempt.attempt, entry, failure=failure if is_lost else None, crash=crash)
-            )
+            outcomes.append(Outcome(ordinal, attempt.attempt, entry, failure=failure if is_lost else None, crash=crash))
         self._turn.say(c.SettleRun(host, run, tuple(outcomes)))
 
     # Stages.
@@ -455,7 +449,9 @@ class JobMachine:
     def _change_status(self, status: JobStatus, time: Instant, why: str = "") -> None:
         check_job(self.document.status, status)
         entry = HistoryEntry(at=time.at, status=status, why=why)
-        self._turn.change(status=status, history=bounded((*self.document.history, entry), self.document.options.max_history))
+        self._turn.change(
+            status=status, history=bounded((*self.document.history, entry), self.document.options.max_history)
+        )
 
     # Starting steps.
 
@@ -467,6 +463,8 @@ class JobMachine:
         return max(1, window) - sum(map(len, self._unreported.values()))
 
     def _assign(self, time: Instant) -> None:
+        for host in self._hosts.idle_until(time.now):
+            self._end(host)
         if not self._may_start():
             self.slots.want(0)
             self.slots.give_back()
@@ -585,7 +583,8 @@ class JobMachine:
 
     def _wake_at(self) -> float | None:
         due = None if self._owes_resume else self._queue.next_due
-        times = (due, self._tick_at, self._ask_again_at, self._start.wake_at, self.slots.next_due())
+        idle_end = self._hosts.next_idle_end
+        times = (due, self._tick_at, self._ask_again_at, self._start.wake_at, self.slots.next_due(), idle_end)
         return min((t for t in times if t is not None), default=None)
 
 

@@ -215,7 +215,9 @@ def total(stages: Iterable[StageCounts]) -> Counts:
     return Counts(*(sum(stage[i] for stage in stages) for i in range(2, 6)))
 
 
-def recount(kinds: Sequence[StepKind], segments: Sequence[LedgerSegment], segment_steps: int) -> tuple[StageCounts, ...]:
+def recount(
+    kinds: Sequence[StepKind], segments: Sequence[LedgerSegment], segment_steps: int
+) -> tuple[StageCounts, ...]:
     """Counts derived from stored segments alone: what readers and `verify` use [S3.2]."""
     return Ledger(kinds, segments, segment_steps).stage_counts()
 

@@ -66,7 +66,9 @@ class StartWatch:
         """When to look again."""
         if self._is_reported:
             return None
-        return self._deadline if self._first_at is not None else min(self._deadline, self._begin + SLOT_PATIENCE_SECONDS)
+        return (
+            self._deadline if self._first_at is not None else min(self._deadline, self._begin + SLOT_PATIENCE_SECONDS)
+        )
 
     def report(self, now: float) -> ReportStart | None:
         """What to tell whoever waits for the start, once."""
@@ -77,7 +79,9 @@ class StartWatch:
         if self._failed_steps:
             is_none_up = self._is_completed and not self._ups
             error = (
-                StartJobReason.ALL_JOB_STEPS_FAILED_STARTING if is_none_up else StartReport.FAILED_STARTING_SOME_JOB_STEPS
+                StartJobReason.ALL_JOB_STEPS_FAILED_STARTING
+                if is_none_up
+                else StartReport.FAILED_STARTING_SOME_JOB_STEPS
             )
         return ReportStart(error, tuple(self._details))
 

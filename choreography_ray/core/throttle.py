@@ -125,7 +125,7 @@ class SlotTable:
         `asked` is when the list was asked for, if getting it took time; one asked for before the last list, or before
         the table was made, is ignored. Who is missing counts as having left by `now`, and as still missing at `asked`:
         so a job actor that comes back while the list is on its way is never overlooked. Call it every second, or every
-        third of a lease if that is less.
+        third of a lease if that is less: without a list for a lease nothing is granted.
         """
         asked = now if asked is None else asked
         if asked < self._asked:
@@ -238,11 +238,18 @@ class SlotTable:
     def _proceed(self, now: float) -> Replies:
         """Begin to grant once nobody can hold a slot unknown to the table, and hand out what is free."""
         self.is_granting = self.is_granting or self._is_rebuilt()
-        replies = self._grant(now) if self.is_granting else []
+        replies = self._grant(now) if self.is_granting and self._can_see(now) else []
         for account in self._accounts.values():
             if account.parked is not None and not account.wanted:
                 replies += self._unpark(account)
         return replies
+
+    def _can_see(self, now: float) -> bool:
+        """Whether the last list is younger than a lease: a throttle that was cut off may have a successor.
+
+        The successor rebuilds for longer than that, so two never grant at once, whoever finds its way to the old one.
+        """
+        return now - self._asked <= self.lease
 
     def _is_rebuilt(self) -> bool:
         # Jobs that left the list before this table was made may have hosts too.

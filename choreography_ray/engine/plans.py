@@ -109,9 +109,7 @@ class Plans:
 
     async def results(self, items: tuple[Decided, ...]) -> list[KeptResult]:
         """What is kept of successes."""
-        return [
-            KeptResult(i.outcome.ordinal, await self.step_id(i.outcome.ordinal), i.outcome.value) for i in items
-        ]
+        return [KeptResult(i.outcome.ordinal, await self.step_id(i.outcome.ordinal), i.outcome.value) for i in items]
 
 
 MAX_ATTEMPTS_KEPT = 10

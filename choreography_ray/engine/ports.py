@@ -121,9 +121,7 @@ class UserCode(Protocol):
 class BodyRunner(Protocol):
     """Performs steps, `width` at a time: blocking bodies on threads, async ones on a loop of their own thread."""
 
-    async def run_blocking(
-        self, steps: Sequence[StepWork], width: int, perform: Callable[[StepWork], None]
-    ) -> None:
+    async def run_blocking(self, steps: Sequence[StepWork], width: int, perform: Callable[[StepWork], None]) -> None:
         """Call `perform` for each step; it never raises."""
         ...
 

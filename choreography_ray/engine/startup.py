@@ -72,9 +72,7 @@ class Startup:
             segments += 1
         if not total:
             return False
-        await self._writer.certain(
-            lambda: self._storage.save_plan(document.job_id, document.fence, tuple(self._kinds))
-        )
+        await self._writer.certain(lambda: self._storage.save_plan(document.job_id, document.fence, tuple(self._kinds)))
         ref = PlanRef(document.fence, segments, total, SEGMENT_STEPS)
         await self._job.change_status(JobStatus.PREPARING_STEPS, plan=ref, details=details)
         return True
@@ -174,9 +172,7 @@ class Startup:
         part = next(split([step.kind for step in segment.steps], self._job.document.fence, SEGMENT_STEPS))
         return LedgerSegment(segment.index, part.fence, 0, part.codes, part.kinds)
 
-    async def _prepare_segment(
-        self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]
-    ) -> None:
+    async def _prepare_segment(self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]) -> None:
         states = await self._user.call(self._prepare_steps, segment, kinds, refused)
         if refused:
             return
@@ -187,9 +183,7 @@ class Startup:
         except TooLarge as error:
             raise _invalid(str(error)) from error
 
-    async def _prepare_steps(
-        self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]
-    ) -> list[Any]:
+    async def _prepare_steps(self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]) -> list[Any]:
         # Runs where user code runs: on its loop, one call for the whole segment.
         states: list[Any] = []
         for step in segment.steps:

@@ -222,9 +222,7 @@ class StepRun:
     def _failure(self, error_type: str, message: str, traceback: str = "") -> Failure:
         here = self._around.whereabouts
         ended_at = datetime.now(UTC)
-        return Failure(
-            error_type, message, self.attempt, traceback, self.began_at, ended_at, here.node, here.pid
-        )
+        return Failure(error_type, message, self.attempt, traceback, self.began_at, ended_at, here.node, here.pid)
 
     def _made(self, kind: OutcomeKind, value: Payload, failure: Failure | None = None) -> Outcome:
         self._is_closed = True

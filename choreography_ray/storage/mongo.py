@@ -65,17 +65,15 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Operation = UpdateOne | ReplaceOne[Document] | DeleteOne
 
-_CONNECTION: dict[str, Any] = {
+_GUARANTEES: dict[str, Any] = {
     "w": "majority",
     "journal": True,
     "readConcernLevel": "majority",
     "readPreference": "primary",
-    "serverSelectionTimeoutMS": 5_000,
-    "connectTimeoutMS": 5_000,
-    "socketTimeoutMS": 20_000,
-    "appname": "choreography-ray",
 }
 """What the guarantees rest on: it wins over what the URL says."""
+_DEFAULTS = {"serverSelectionTimeoutMS": 5_000, "connectTimeoutMS": 5_000, "socketTimeoutMS": 20_000}
+"""Milliseconds; what the URL says wins."""
 _DUPLICATE = 11000
 _TOO_LARGE = frozenset({10334, 17280, 17419, 17420})
 _NO_ANSWER = frozenset(
@@ -105,7 +103,9 @@ def _translated(error: PyMongoError, where: str) -> ChoreographyError | PyMongoE
         return TooLarge("a document", max(size, MAX_DOCUMENT_BYTES + 1), MAX_DOCUMENT_BYTES)
     lost = (ConnectionFailure, ExecutionTimeout, WTimeoutError, WriteConcernError)
     if isinstance(error, lost) or codes & _NO_ANSWER or details.get("writeConcernErrors"):
-        return StorageUnavailable(where, f"{type(error).__name__}: {str(error)[:300]}")
+        # What pymongo adds about timeouts and its view of the topology is no part of a clear line.
+        why = str(error).partition(" (configured timeouts")[0].partition(", Timeout:")[0]
+        return StorageUnavailable(where, f"{type(error).__name__}: {why[:300]}")
     return error
 
 
@@ -159,7 +159,9 @@ class MongoStorage:
             self._pid = os.getpid()
         client = self._clients.get(loop)
         if client is None:
-            client = self._clients[loop] = AsyncMongoClient[Document](self.url, tz_aware=True, **_CONNECTION)
+            chosen = {name: value for name, value in _DEFAULTS.items() if f"{name}=".lower() not in self.url.lower()}
+            options: dict[str, Any] = {"tz_aware": True, "appname": "choreography-ray", **chosen, **_GUARANTEES}
+            client = self._clients[loop] = AsyncMongoClient[Document](self.url, **options)
         return client[self._database_name]
 
     def _in(self, collection: str) -> AsyncCollection[Document]:
@@ -168,14 +170,19 @@ class MongoStorage:
     @_answering
     async def open(self) -> None:
         database = self._database()
-        await database.command("ping")
         by_place = [("job", pymongo.ASCENDING), ("n", pymongo.ASCENDING)]
         newest_first = [("created_at", pymongo.DESCENDING), ("_id", pymongo.ASCENDING)]
-        await asyncio.gather(
-            *(database[name].create_index(by_place) for name in _BY_PLACE),
-            database["jobs"].create_index(newest_first),
-            database["jobs"].create_index([("status", pymongo.ASCENDING), *newest_first]),
-        )
+        try:
+            await database.command("ping")
+            await asyncio.gather(
+                *(database[name].create_index(by_place) for name in _BY_PLACE),
+                database["jobs"].create_index(newest_first),
+                database["jobs"].create_index([("status", pymongo.ASCENDING), *newest_first]),
+            )
+        except BaseException:
+            # Who could not open will not close; the client's own tasks would outlive its loop and complain.
+            await self.close()
+            raise
 
     async def close(self) -> None:
         client = self._clients.pop(asyncio.get_running_loop(), None)

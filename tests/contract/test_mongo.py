@@ -6,6 +6,7 @@ import asyncio
 import os
 import pickle
 import socket
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pymongo
@@ -23,11 +24,12 @@ DOCUMENT = JobDocument(JOB, "Index", CodeRef("app", "Index"), {"a": 1}, None, Jo
 
 
 @pytest.fixture
-def namespace(mongo_url: str, request: pytest.FixtureRequest) -> str:
+def namespace(mongo_url: str) -> Iterator[str]:
     """A namespace whose database is gone afterwards."""
     name = f"test-{os.getpid()}"
-    request.addfinalizer(lambda: pymongo.MongoClient(mongo_url).drop_database(database_name(name)))
-    return name
+    yield name
+    with pymongo.MongoClient(mongo_url) as client:
+        client.drop_database(database_name(name))
 
 
 def test_one_store_serves_several_loops(mongo_url: str, namespace: str) -> None:

@@ -31,6 +31,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
     nbclient = pytest.importorskip("nbclient")
     for name in set(os.environ) - set(clean_environment()):
         monkeypatch.delenv(name)
+    monkeypatch.setenv("RAY_ADDRESS", "local")
     notebook = nbformat.read(ROOT / "notebooks/quickstart.ipynb", as_version=4)
     nbclient.NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()
     texts = [output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", [])]

@@ -22,7 +22,6 @@ from choreography_ray.core.slots import JobSlots
 from choreography_ray.core.throttle import Replies, SlotTable
 from choreography_ray.model import HostId, JobId
 from choreography_ray.records import Run
-
 from tests.stateful.throttle_world import LEASE, MARGIN, POLL, Body, Incarnation, Violation, World
 
 WORK: dict[str, int] = {
@@ -68,15 +67,18 @@ def a_cut_off_incarnation_speaks_first(world: World) -> None:
 
 def an_older_throttle_answers(world: World) -> None:
     """All have restated to its successor, which grants; then one job's calls reach the old one again."""
-    for name in "abc":
-        _say(world, _process(world, name), 0)
-    world.old_table, world.table = world.table, None
-    world.new_throttle()
-    for name in "abc":
-        _say(world, _process(world, name), 0)
-    world.let_pass(LEASE + MARGIN + POLL)
-    assert _is_granting(world)
+    _replace_throttle(world)
     world.misrouted.add(JobId("a"))
+    _say(world, _process(world, "a"), 3)
+
+
+def a_new_incarnation_finds_the_old_throttle(world: World) -> None:
+    """It knows no boot yet, and the old one, cut off for longer than a lease, is the first to tell it one."""
+    _replace_throttle(world)
+    world.jobs[JobId("a")].process = None
+    world.misrouted.add(JobId("a"))
+    world.start_process(JobId("a"))
+    world.read_ledger(_process(world, "a"))
     _say(world, _process(world, "a"), 3)
 
 
@@ -91,7 +93,12 @@ def a_renewal_is_long_on_its_way(world: World) -> None:
     world.let_pass(MARGIN + 5)
 
 
-SCENES = (a_cut_off_incarnation_speaks_first, an_older_throttle_answers, a_renewal_is_long_on_its_way)
+SCENES = (
+    a_cut_off_incarnation_speaks_first,
+    an_older_throttle_answers,
+    a_new_incarnation_finds_the_old_throttle,
+    a_renewal_is_long_on_its_way,
+)
 
 
 def play(scene: Callable[[World], None], **parts: Any) -> None:
@@ -113,6 +120,18 @@ def _process(world: World, name: str) -> Incarnation:
 
 def _is_granting(world: World) -> bool:
     return world.table is not None and world.table.is_granting
+
+
+def _replace_throttle(world: World) -> None:
+    """The throttle is cut off, all that live restate to a new one, and it grants."""
+    for name in "abc":
+        _say(world, _process(world, name), 0)
+    world.old_table, world.table = world.table, None
+    world.new_throttle()
+    for name in "abc":
+        _say(world, _process(world, name), 0)
+    world.let_pass(LEASE + MARGIN + POLL)
+    assert _is_granting(world)
 
 
 def _say(world: World, one: Incarnation, want: int) -> None:
@@ -139,9 +158,9 @@ def test_scenes_that_chance_seldom_finds(scene: Callable[[World], None]) -> None
 
 
 def test_random_walks_never_exceed_the_bound_nor_lose_a_slot() -> None:
-    """Some hundred walks of 250 moves, each settled at its end."""
-    begun = sum(sum(walk(seed).begun.values()) for seed in range(250))
-    assert begun > 10_000, "the walks did next to nothing"
+    """Walks of 250 moves, each settled at its end."""
+    begun = sum(sum(walk(seed).begun.values()) for seed in range(150))
+    assert begun > 6_000, "the walks did next to nothing"
 
 
 @pytest.mark.long
@@ -259,6 +278,13 @@ class CredulousTable(SlotTable):
         return super()._may_speak(account, exchange, True)
 
 
+class BlindTable(SlotTable):
+    """Grants although it has not seen Ray's list for more than a lease."""
+
+    def _can_see(self, now: float) -> bool:
+        return True
+
+
 class TurncoatSlots(JobSlots):
     """Follows a Restate of whichever throttle spoke last, also of an older one."""
 
@@ -280,7 +306,15 @@ FAULTS: dict[str, tuple[dict[str, Any], Sequence[Callable[..., object]]]] = {
     "a statement to the predecessor counts": ({"table": BootlessTable}, WALKS),
     "a host counts its lease from the reply": ({"host_fault": True}, [partial(play, a_renewal_is_long_on_its_way)]),
     "an old incarnation restates": ({"table": CredulousTable}, [partial(play, a_cut_off_incarnation_speaks_first)]),
-    "the job goes back to an older boot": ({"slots": TurncoatSlots}, [partial(play, an_older_throttle_answers)]),
+    "a throttle that sees nothing grants": (
+        {"table": BlindTable},
+        [partial(play, a_new_incarnation_finds_the_old_throttle)],
+    ),
+    # Either rule alone covers for the other in this scene: both are left out.
+    "the job goes back to an older boot, and that grants": (
+        {"table": BlindTable, "slots": TurncoatSlots},
+        [partial(play, an_older_throttle_answers)],
+    ),
 }
 
 

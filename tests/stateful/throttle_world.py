@@ -1,7 +1,7 @@
-"""What is there, and what can happen, when jobs share slots? The truth that the throttle's two sides are tested against.
+"""What is there, and what can happen, when jobs share slots? The truth that the throttle is tested against.
 
 A `World` holds bodies with their leases, what Ray lists, each job's ledger and fence, and the wire. Each of its moves
-does one thing that can happen; `check` counts what really runs, and `settle` demands what must be true when all is quiet.
+does one thing that can happen; `check` counts what really runs, `settle` demands what must be true when all is quiet.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from choreography_ray.core.slot_messages import Exchange, ExchangeKey, FencedReply, Granted, Held, Restate
 from choreography_ray.core.slots import IncarnationDoubted, JobSlots, SlotsGranted
-from choreography_ray.core.throttle import SlotTable
+from choreography_ray.core.throttle import Replies, SlotTable
 from choreography_ray.model import HostId, JobId
 from choreography_ray.records import Run
 
@@ -24,6 +24,14 @@ def fresh(maximum: int, boot: int = 1, is_first: bool = True) -> SlotTable:
     table = SlotTable(boot, maximum, LEASE, MARGIN, 0.0, is_first=is_first)
     assert table.observe(ALL, 0.0) == []
     return table
+
+
+def watch(table: SlotTable, listed: dict[JobId, str], begin: float, end: float) -> Replies:
+    """The same list every second, from `begin` to `end`."""
+    replies: Replies = []
+    for second in range(int(end - begin)):
+        replies += table.observe(listed, begin + second)
+    return replies + table.observe(listed, end)
 
 
 def says(
@@ -139,11 +147,13 @@ def test_a_parked_want_is_answered_with_nothing_after_a_third_of_a_lease() -> No
 def test_two_jobs_that_hold_one_and_want_one_do_not_deadlock() -> None:
     """Both are parked when one lets go of its slot: the newer statement takes the place of the parked one."""
     table = fresh(2)
-    table.receive(says(A, 1, holds=1, wants=1), True, 0.0)
-    table.receive(says(B, 1, holds=1, wants=1), True, 0.0)
-    assert table.receive(says(A, 2, wants=1), True, 1.0) == [
-        (says(A, 1).key, Granted(1, 1, 0)),
-        (says(A, 2).key, Granted(1, 2, 1)),
+    for job in (A, B):
+        table.receive(says(job, 1, holds=1), True, 0.0)
+    for job in (A, B):
+        assert table.receive(says(job, 2, holds=1, wants=1), True, 0.0) == []
+    assert table.receive(says(A, 3, wants=1), True, 1.0) == [
+        (says(A, 2).key, Granted(1, 2, 0)),
+        (says(A, 3).key, Granted(1, 3, 1)),
     ]
 
 
@@ -204,7 +214,7 @@ def test_a_rebuilt_throttle_grants_when_all_that_are_listed_have_restated() -> N
     ask = says(A, 1, wants=2)
     table.receive(ask, True, 0.0)
     table.receive(says(B, 1, holds=1), True, 0.0)
-    assert table.observe(ALL, LEASE + MARGIN) == []
+    assert watch(table, ALL, 0.0, LEASE + MARGIN) == []
     assert table.receive(says(C, 1, holds=2), True, LEASE + MARGIN) == [
         (ask.key, Granted(1, 1, 1)),
         (says(C, 1).key, Granted(1, 1, 0)),
@@ -217,6 +227,7 @@ def test_a_rebuilt_throttle_waits_for_hosts_of_jobs_it_never_saw() -> None:
     table.observe({A: ALL[A]}, 0.0)
     ask = says(A, 1, wants=2, boot=2)
     table.receive(ask, True, 30.0)
+    assert watch(table, {A: ALL[A]}, 0.0, 32.0) == []
     assert table.observe({A: ALL[A]}, 33.5, asked=32.5) == []
     assert table.observe({A: ALL[A]}, 34.0, asked=33.0) == [(ask.key, Granted(2, 1, 2))]
 
@@ -228,7 +239,7 @@ def test_a_job_that_comes_back_during_the_rebuild_must_restate() -> None:
     table.receive(says(A, 1, boot=2), True, 1.0)
     table.observe({A: ALL[A], B: ALL[B]}, 20.0)
     table.observe({A: ALL[A], B: ALL[B]}, 40.0)
-    assert not table.is_granting
+    assert not table.snapshot(40.0).is_granting
     table.receive(says(B, 1, holds=3, boot=2), True, 41.0)
     assert table.is_granting
     assert table.held == 3
@@ -239,9 +250,8 @@ def test_a_job_that_leaves_during_the_rebuild_is_waited_for() -> None:
     table = SlotTable(2, 4, LEASE, MARGIN, 0.0)
     table.observe({A: ALL[A], B: ALL[B]}, 0.0)
     table.receive(says(A, 1, boot=2), True, 1.0)
-    for now in (20.0, 40.0, 52.9):
-        table.observe({A: ALL[A]}, now)
-        assert not table.is_granting
+    watch(table, {A: ALL[A]}, 20.0, 52.9)
+    assert not table.snapshot(52.9).is_granting
     table.observe({A: ALL[A]}, 53.0)
     assert table.is_granting
 
@@ -255,7 +265,7 @@ def test_slots_of_a_job_that_left_are_free_after_lease_and_margin() -> None:
     table.receive(ask, True, 0.0)
     table.observe({B: ALL[B]}, 10.0)
     assert set(table.snapshot(10.0).jobs) == {A, B}
-    assert table.observe({B: ALL[B]}, 42.9) == []
+    assert watch(table, {B: ALL[B]}, 10.0, 42.9) == []
     assert table.observe({B: ALL[B]}, 43.0) == [(ask.key, Granted(1, 1, 1))]
 
 
@@ -263,7 +273,7 @@ def test_slots_of_a_silent_job_stay_counted() -> None:
     """An hour without a word: its actor is listed, so its hosts may run."""
     table = fresh(2)
     table.receive(says(A, 1, wants=2), True, 0.0)
-    table.observe(ALL, 3600.0)
+    watch(table, ALL, 0.0, 3600.0)
     table.tick(3600.0)
     assert table.held == 2
 
@@ -273,8 +283,7 @@ def test_a_job_that_came_back_in_time_keeps_its_slots_counted() -> None:
     table = fresh(2)
     table.receive(says(A, 1, wants=2), True, 0.0)
     table.observe({B: ALL[B]}, 1.0)
-    table.observe({A: "second", B: ALL[B]}, 20.0)
-    table.observe({A: "second", B: ALL[B]}, 100.0)
+    watch(table, {A: "second", B: ALL[B]}, 20.0, 100.0)
     assert table.held == 2
     table.receive(says(A, 1, holds=1, fence=2, actor="second"), True, 101.0)
     assert table.held == 1
@@ -285,11 +294,19 @@ def test_a_throttle_that_did_not_look_for_long_frees_nothing_at_once() -> None:
     table = fresh(2)
     table.receive(says(A, 1, wants=2), True, 0.0)
     table.observe({B: ALL[B]}, 1.0)
-    table.observe({B: ALL[B]}, 60.0)
+    watch(table, {B: ALL[B]}, 60.0, 92.9)
     assert table.held == 2
-    table.observe({B: ALL[B]}, 80.0)
     table.observe({B: ALL[B]}, 93.0)
     assert table.held == 0
+
+
+def test_a_throttle_that_lost_sight_of_ray_grants_nothing() -> None:
+    """It may have been replaced; its successor rebuilds for longer than it goes on."""
+    table = fresh(2)
+    first, second = says(A, 1, wants=1), says(B, 1, wants=1)
+    assert table.receive(first, True, LEASE) == [(first.key, Granted(1, 1, 1))]
+    assert table.receive(second, True, LEASE + 0.1) == []
+    assert table.observe(ALL, LEASE + 0.2) == [(second.key, Granted(1, 1, 1))]
 
 
 def test_a_list_that_was_asked_for_earlier_is_ignored() -> None:
