@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NewType
+from typing import NewType
 
 from pydantic import BaseModel, ConfigDict
 

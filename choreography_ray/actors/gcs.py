@@ -1,4 +1,4 @@
-"""What Ray's own tables say: the one place that reads them [S10.2]. Actor state is no proof of death, the worker table is."""
+"""What Ray's own tables say, read in one place. The worker table proves a death, an actor's state does not [S10.2]."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import ray
 import ray._private.state
 from ray._raylet import ActorID, WorkerID
-from ray.core.generated import gcs_pb2
+from ray.core.generated import gcs_pb2 as _gcs_pb2
+
+gcs_pb2: Any = _gcs_pb2  # generated: it has no types
 
 TIMEOUT = 5.0
 
@@ -26,6 +28,8 @@ class ActorInfo:
     node_id: str
     pid: int
     cause: str
+    has_failed_to_start: bool
+    """Its constructor raised, or its runtime_env could not be made, or nothing can ever place it."""
 
     @property
     def is_gone(self) -> bool:
@@ -44,12 +48,27 @@ class Fate(Enum):
 
 
 def _row(data: Any) -> ActorInfo:
-    state = gcs_pb2.ActorTableData.ActorState.Name(data.state)
+    state: str = gcs_pb2.ActorTableData.ActorState.Name(data.state)
     address = data.address
     worker = address.worker_id.hex() if any(address.worker_id) and address.worker_id != b"\xff" * 28 else ""
+    kind = data.death_cause.WhichOneof("context")
     return ActorInfo(
-        data.actor_id.hex(), data.name, state, worker, address.node_id.hex(), data.pid, _cause(data.death_cause)
+        data.actor_id.hex(),
+        data.name,
+        state,
+        worker,
+        address.node_id.hex(),
+        data.pid,
+        _cause(data.death_cause),
+        kind in _START_FAILURES,
     )
+
+
+_START_FAILURES = (
+    "creation_task_failure_context",
+    "runtime_env_failed_context",
+    "actor_unschedulable_context",
+)
 
 
 def _cause(cause: Any) -> str:
@@ -60,14 +79,21 @@ def _cause(cause: Any) -> str:
     for field in ("formatted_exception_string", "error_message"):
         if text := getattr(context, field, ""):
             return str(text)
-    return kind.replace("_", " ")
+    return str(kind).replace("_", " ")
+
+
+def live_nodes() -> dict[str, str]:
+    """The nodes that Ray takes for alive: id to address. Blocks."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in nodes if node["Alive"]}
 
 
 class RayTables:
     """Reads the GCS of the cluster that this process belongs to. Calls raise when the GCS does not answer."""
 
     def __init__(self) -> None:
-        self._client = ray._private.worker.global_worker.gcs_client  # noqa: SLF001
+        worker: Any = ray._private.worker.global_worker  # noqa: SLF001
+        self._client = worker.gcs_client
 
     async def actor(self, actor_id: str) -> ActorInfo | None:
         """One actor, whatever its state."""
@@ -87,14 +113,14 @@ class RayTables:
         return await asyncio.to_thread(self._fate, worker_id, node_id)
 
     def _fate(self, worker_id: str, node_id: str) -> Fate:
-        accessor = ray._private.state.state._connect_and_get_accessor()  # noqa: SLF001
+        state: Any = ray._private.state.state  # noqa: SLF001
+        accessor = state._connect_and_get_accessor()  # noqa: SLF001
         data = accessor.get_worker_info(WorkerID(bytes.fromhex(worker_id)))
         if data is None:
             return Fate.UNKNOWN
         if gcs_pb2.WorkerTableData.FromString(data).is_alive:
             return Fate.ALIVE
-        alive = any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
-        return Fate.DEAD if alive else Fate.UNKNOWN
+        return Fate.DEAD if node_id in live_nodes() else Fate.UNKNOWN
 
     async def cluster_cpus(self) -> int:
         """CPUs of the nodes that are alive."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 import ray
 
@@ -18,6 +19,7 @@ from choreography_ray.engine.ports import Lease, Whereabouts, Work
 from choreography_ray.engine.writes import Writer
 from choreography_ray.model import HostId, JobId
 from choreography_ray.records import OutcomeDocument, Run
+from choreography_ray.storage.protocol import JobStorage
 
 
 class HostProcess:
@@ -46,9 +48,9 @@ class RayJob:
         self._namespace = namespace
         context = ray.get_runtime_context()
         self._me = (context.get_worker_id(), context.get_node_id())
-        self._handle: ray.actor.ActorHandle | None = None
+        self._handle: Any = None
 
-    async def _job(self) -> ray.actor.ActorHandle:
+    async def _job(self) -> Any:
         if self._handle is None:
             self._handle = await asyncio.to_thread(ray.get_actor, self._name, self._namespace)
         return self._handle
@@ -81,7 +83,9 @@ class HostActor:
     Its calls may be lost and repeated. It restarts never: a host that died is replaced under another name.
     """
 
-    async def __init__(self, job_id: JobId, host: HostId, connection: Connection) -> None:
+    async def __init__(  # type: ignore[misc]  # Ray awaits it on the actor's loop
+        self, job_id: JobId, host: HostId, connection: Connection
+    ) -> None:
         process = HostProcess()  # before anything that may hang
         storage = connection.storage()
         clock = SystemClock()
@@ -99,8 +103,8 @@ class HostActor:
         )
         self._engine.spawn(self._live(storage))
 
-    async def _live(self, storage: object) -> None:
-        await storage.open()  # type: ignore[attr-defined]
+    async def _live(self, storage: JobStorage) -> None:
+        await storage.open()
         await self._engine.run()
 
     async def tell(self, work: Work) -> bool:

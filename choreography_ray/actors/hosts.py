@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,7 @@ class _Host:
     came_up: asyncio.Event = field(default_factory=asyncio.Event)
     watcher: asyncio.Task[None] | None = None
     is_ended: bool = False
+    is_withdrawn: bool = False
 
 
 class RayHosts:
@@ -155,7 +156,8 @@ class RayHosts:
             if not info.worker_id and waited >= WAITING_SECONDS and not has_waited:
                 has_waited = True
                 self._engine.post(e.HostWaited(host))
-            if not info.worker_id and waited >= self._placement:
+            if not info.worker_id and waited >= self._placement and not known.is_withdrawn:
+                known.is_withdrawn = True
                 await self._kill(known)
         return True
 
@@ -167,17 +169,19 @@ class RayHosts:
             return None
 
     async def _start_failed(self, host: HostId, known: _Host, info: ActorInfo) -> None:
-        if not info.worker_id and "creation" not in info.cause and known.is_ended:
-            self._engine.post(e.HostWithdrawn(host))
-        elif not info.worker_id and self._was_withdrawn(info):
+        if info.has_failed_to_start:
+            self._post_failed(host, "HostStartFailed", info.cause)
+            return
+        # Killed while it came up, by us or by somebody else: its process must be known to be gone.
+        known.worker_id, known.node_id = info.worker_id, info.node_id
+        if known.worker_id:
+            await self._is_confirmed_dead(known, asyncio.get_running_loop().time())
+        self._hosts.pop(host, None)
+        if known.is_withdrawn:
             self._engine.post(e.HostWithdrawn(host))
         else:
-            self._post_failed(
-                host, "HostStartFailed", info.cause or "the host's process ended before it asked for work"
-            )
-
-    def _was_withdrawn(self, info: ActorInfo) -> bool:
-        return "ray.kill" in info.cause or "actor died context" in info.cause
+            failure = Failure("HostDied", info.cause or "the process ended before it asked for work")
+            self._engine.post(e.HostDied(host, is_charged=True, failure=failure))
 
     def _post_failed(self, host: HostId, error_type: str, message: str) -> None:
         self._hosts.pop(host, None)
@@ -315,6 +319,3 @@ class RayHosts:
 
 def _is_dead(error: RayActorError) -> bool:
     return type(error).__name__ == "ActorDiedError"
-
-
-Post = Callable[[e.Event], None]

@@ -1,4 +1,4 @@
-"""The actor of a job: a thin shell around one incarnation; Ray restarts it, storage alone tells it where it was [S10]."""
+"""The actor of a job: a thin shell around one incarnation. Ray restarts it, storage tells it where it was [S10]."""
 
 from __future__ import annotations
 
@@ -69,13 +69,15 @@ class JobActor:
     A call to an incarnation that is not ready raises: it is repeated. When the job has ended the actor ends itself.
     """
 
-    async def __init__(self, job_id: JobId, connection: Connection) -> None:
+    async def __init__(self, job_id: JobId, connection: Connection) -> None:  # type: ignore[misc]  # Ray awaits it
         self._job_id = job_id
         self._connection = connection
         self._hosts: RayHosts | None = None
         self._incarnation: Incarnation | None = None
         self._begun = asyncio.Event()
         self._calls = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
         self._ended: asyncio.Future[JobStatus] = asyncio.get_running_loop().create_future()
         self._life = asyncio.get_running_loop().create_task(self._live())
 
@@ -129,8 +131,7 @@ class JobActor:
 
     async def _drain_calls(self) -> None:
         self._begun.set()
-        while self._calls:
-            await asyncio.sleep(0.01)
+        await self._quiet.wait()
         await asyncio.sleep(REPLY_SECONDS)
 
     def _leave(self) -> None:
@@ -141,6 +142,7 @@ class JobActor:
     @contextlib.asynccontextmanager
     async def _call(self) -> Any:
         self._calls += 1
+        self._quiet.clear()
         try:
             await self._begun.wait()
             if self._incarnation is None:
@@ -148,6 +150,8 @@ class JobActor:
             yield self._incarnation
         finally:
             self._calls -= 1
+            if not self._calls:
+                self._quiet.set()
 
     async def started(self) -> ReportStart:
         """What there is to say about the start, once it is settled [S4.4]."""

@@ -32,7 +32,7 @@ class ThrottleActor:
     lease with none. A call that raises may have been received: the job states everything again with its next.
     """
 
-    async def __init__(self, connection: Connection) -> None:
+    async def __init__(self, connection: Connection) -> None:  # type: ignore[misc]  # Ray awaits it
         self._connection = connection
         self._tables = RayTables()
         self._waiting: dict[ExchangeKey, asyncio.Future[Reply | None]] = {}

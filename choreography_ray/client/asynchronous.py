@@ -32,11 +32,9 @@ from choreography_ray.errors import (
     InvalidJobType,
     JobNotFound,
     JobRemoved,
-    NotStorable,
     StartJobError,
     StartJobReason,
     StartReport,
-    TooLarge,
 )
 from choreography_ray.job import Job, check_id, effective_options, label_of
 from choreography_ray.model import (
@@ -113,7 +111,7 @@ class AsyncChoreography:
         try:
             url = settings.mongo_url
             if url is None:
-                url, store = await embedded_url(ray_cluster, Path(settings.data_directory).absolute())
+                url, store = await embedded_url(ray_cluster, Path(settings.data_directory))
             connection = Connection(settings.namespace, url)
             storage = connection.storage()
             await storage.open()
@@ -298,7 +296,7 @@ class AsyncChoreography:
         if self._cluster is None:
             return None
         try:
-            handle = await asyncio.to_thread(ray.get_actor, THROTTLE, self._connection.ray_namespace)
+            handle: Any = await asyncio.to_thread(ray.get_actor, THROTTLE, self._connection.ray_namespace)
             snapshot: dict[str, Any] = await handle.snapshot.remote()
         except (ValueError, RayError):
             return None
@@ -312,7 +310,7 @@ def connect_settings(mongo_url: str | None, namespace: str | None) -> Settings:
 
 
 async def check_store(settings: Settings) -> None:
-    """Raise `StorageUnavailable` when the database does not answer. The embedded one is not asked: it may not run yet."""
+    """Raise `StorageUnavailable` when the database does not answer. The embedded one may not run yet: not asked."""
     if settings.mongo_url is not None:
         storage = MongoStorage(settings.mongo_url, settings.namespace)
         try:
@@ -377,7 +375,7 @@ class AsyncJobHandle:
                 return await self._wait(progress)
         except TimeoutError as error:
             status = await self.status()
-            raise TimeoutError(f"job {self.job_id!r} is still {status} after {seconds:g} s") from error
+            raise TimeoutError(f"job {self.job_id!r} is still {status} after {seconds or 0:g} s") from error
 
     async def _wait(self, progress: bool) -> JobRecord:
         record = await self.record()

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray._private.utils import read_ray_address
 
+from choreography_ray.actors.gcs import live_nodes
 from choreography_ray.actors.store import keeper_handle
 from choreography_ray.errors import ClusterUnavailable, EmbeddedStoreUnavailable
 from choreography_ray.storage.embedded import EmbeddedStore
@@ -53,11 +54,11 @@ class RayCluster:
 
     def hosts(self) -> set[str]:
         """The addresses of the machines in the cluster."""
-        return {str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]}
+        return set(live_nodes().values())
 
 
 def _recorded_address() -> str | None:
-    """The cluster that `ray start` (or `choreography up`) left running here: a bare `init` would start another beside it.
+    """The cluster that `ray start` or `choreography up` left running: a bare `init` would start another beside it.
 
     Ray's own "auto" would also join clusters that live inside of other drivers, and die with them.
     """
@@ -85,6 +86,7 @@ def _check_reachable(address: str) -> None:
 
 async def embedded_url(cluster: RayCluster | None, directory: Path) -> tuple[str, EmbeddedStore | None]:
     """The URL of the embedded store: its keeper's on a cluster, else one that this process owns while it reads."""
+    directory = await asyncio.to_thread(directory.absolute)
     if cluster is None:
         store = EmbeddedStore(directory)
         return await asyncio.to_thread(store.start), store

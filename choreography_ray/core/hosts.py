@@ -13,7 +13,6 @@ from enum import Enum, auto
 from choreography_ray.model import HostId, StepHosting
 from choreography_ray.records import Group, Run, StepKind
 
-
 MAX_IDLE_SECONDS = 2.0
 """How long a warm host may wait for its next group. While it waits it reserves what others may need to be placed."""
 

@@ -11,18 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, assert_never
+from typing import assert_never
 
 from choreography_ray.core import commands as c
 from choreography_ray.core import events as e
 from choreography_ray.core.decisions import carry_out, write_journal
 from choreography_ray.core.hosts import HostPhase, HostTable, HostView, host_id
+from choreography_ray.core.instant import Instant
 from choreography_ray.core.ledger import Ledger, total
 from choreography_ray.core.policies import ticks_to_skip
 from choreography_ray.core.slot_messages import Held
 from choreography_ray.core.slots import IncarnationDoubted, JobSlots
 from choreography_ray.core.starting import StartWatch
-from choreography_ray.core.transitions import check_job
+from choreography_ray.core.transitions import bounded, check_job
 from choreography_ray.core.turn import Turn
 from choreography_ray.core.work import Batch, WorkQueue
 from choreography_ray.errors import Fenced
@@ -41,14 +42,6 @@ from choreography_ray.records import (
     StepCode,
     StepDocument,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """The present: seconds of a monotonic clock for every wait, and aware UTC for what is stored."""
-
-    now: float
-    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -590,8 +583,3 @@ class JobMachine:
 
 def _due(verdict: e.Verdict, time: Instant) -> datetime | None:
     return None if verdict.retry_after is None else time.at + timedelta(seconds=verdict.retry_after)
-
-
-def bounded(history: tuple[Any, ...], most: int) -> tuple[Any, ...]:
-    """The first entry and the latest, `most` in all."""
-    return history if len(history) <= most else (history[0], *history[-(most - 1) :])

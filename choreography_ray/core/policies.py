@@ -60,7 +60,7 @@ class GroupSizer:
 
 
 def ticks_to_skip(failures: int) -> int:
-    """Watchdog ticks to let pass before a resume hook that failed `failures` times runs again: 0, 1, 3, 7, 15 ... [S8]."""
+    """Watchdog ticks to let pass before a resume hook that failed so many times runs again: 0, 1, 3, 7, 15 ... [S8]."""
     return 0 if failures <= 0 else min(2 ** min(failures - 1, 4) - 1, 15)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from choreography_ray.errors import InvalidTransition
+from choreography_ray.model import HistoryEntry
 from choreography_ray.model import JobStatus as J
 from choreography_ray.records import StepCode as S
 
@@ -54,3 +55,8 @@ def check_step(before: int, after: S) -> None:
     """Raise `InvalidTransition` unless the table has the pair."""
     if after not in STEP_TRANSITIONS[S(before)]:
         raise InvalidTransition("step", S(before).name, after.name)
+
+
+def bounded(history: tuple[HistoryEntry, ...], most: int) -> tuple[HistoryEntry, ...]:
+    """The first entry and the latest, `most` in all: what a job remembers of its changes [S3]."""
+    return history if len(history) <= most else (history[0], *history[-(most - 1) :])

@@ -12,7 +12,7 @@ from choreography_ray.records import LedgerSegment, StepDocument
 
 @dataclass(slots=True)
 class Turn:
-    """Collects. `commands` gives the order of PROTOCOLS part 1: job document; what single steps have; ledger; the rest."""
+    """Collects. `commands` gives the order of PROTOCOLS part 1: job document, what steps have, ledger, the rest."""
 
     changes: dict[str, Any] = field(default_factory=dict)
     save: c.SaveJob | None = None
@@ -32,7 +32,7 @@ class Turn:
 
     @property
     def has_writes(self) -> bool:
-        """True when something that the next decision may rest on is not durable before this turn has been carried out."""
+        """True when something that the next decision may rest on is durable only once this turn is carried out."""
         return bool(self.changes or self.effects or self.raised or self.ledger or self.clear)
 
     def commands(self) -> list[c.Command]:

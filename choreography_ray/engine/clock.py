@@ -6,7 +6,7 @@ import asyncio
 import time
 from datetime import UTC, datetime
 
-from choreography_ray.core.job_machine import Instant
+from choreography_ray.core.instant import Instant
 
 
 class SystemClock:

@@ -6,14 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from choreography_ray.codec import decode, encode
 from choreography_ray.core.commands import ReportedOutcome
 from choreography_ray.core.events import CompletionHookRan, HooksRan, ResumeHookRan, Verdict
 from choreography_ray.core.policies import retry_delay
 from choreography_ray.engine.plans import Plans
-from choreography_ray.engine.ports import UserCode
+from choreography_ray.engine.ports import Loaded, UserCode
 from choreography_ray.job import Job, JobRuntime, bind_job, is_overridden
 from choreography_ray.model import AttemptRecord, StageFailureBehavior
 from choreography_ray.options import JobsOptions
@@ -21,17 +21,6 @@ from choreography_ray.records import Failure, OutcomeKind, Payload
 from choreography_ray.result import JobStepResult, describe_exception
 
 log = logging.getLogger(__name__)
-
-
-class Loaded(Protocol):
-    """A job's code, loaded."""
-
-    @property
-    def job_class(self) -> type[Job[Any, Any]]: ...
-
-    def resolve(self, name: str) -> type:
-        """The class that a payload names."""
-        ...
 
 
 class Hooks:
@@ -65,7 +54,7 @@ class Hooks:
         return seconds if seconds > 0 else None
 
     async def call(self, hook: str, *args: Any) -> Any:
-        """Run one hook. Raises what it raises; a hook over its time raises `TimeoutError` and its later changes are lost."""
+        """Run one hook. Raises what it raises; one over its time raises `TimeoutError`, its later changes are lost."""
         async with self._gate:
             return await self._call(hook, *args)
 
@@ -90,10 +79,8 @@ class Hooks:
     async def run_group(self, ticket: int, items: tuple[ReportedOutcome, ...]) -> HooksRan:
         """Ask and tell the job about outcomes, in their order [S6.5, S7.2]."""
         async with self._gate:
-            verdicts = []
             errors: list[str] = []
-            for item in items:
-                verdicts.append(await self._judge(item, errors))
+            verdicts = [await self._judge(item, errors) for item in items]
             state = self.changed_state() if self._tells or self._asks_retry else None
             return HooksRan(ticket, tuple(verdicts), state, errors[-1] if errors else "")
 

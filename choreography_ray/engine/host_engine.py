@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from choreography_ray.core.policies import delivery_delay
-from choreography_ray.engine.hooks import Loaded
-from choreography_ray.engine.ports import BodyRunner, Clock, JobPort, Lease, Process, StepWork, UserCode, Work
+from choreography_ray.engine.ports import BodyRunner, Clock, JobPort, Lease, Loaded, Process, StepWork, UserCode, Work
 from choreography_ray.engine.settling import insert_at_first_free
 from choreography_ray.engine.step_run import StepRun, Surroundings
 from choreography_ray.engine.writes import Writer

@@ -10,10 +10,10 @@ from choreography_ray.core.commands import ReportStart
 from choreography_ray.core.job_machine import JobMachine, JobRules
 from choreography_ray.core.ledger import Ledger
 from choreography_ray.core.slots import JobSlots
-from choreography_ray.engine.hooks import Hooks, Loaded
+from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.plans import Plans
-from choreography_ray.engine.ports import Clock, HostsPort, Lease, ThrottlePort, UserCode
+from choreography_ray.engine.ports import Clock, HostsPort, Lease, Loaded, ThrottlePort, UserCode
 from choreography_ray.engine.startup import StartRefused, Startup, initial_counts
 from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.errors import ChoreographyError, Fenced, JobNotFound, StartJobReason, StartReport, UnknownJobType

@@ -51,7 +51,7 @@ class Plans:
         return segment.step_ids[ordinal % self._segment_steps]
 
     async def work(self, group: Group, kind: StepKind, *, is_again: bool) -> Work:
-        """What a host is told of a group. `is_again`: steps of it ran before, and begin from what their document has."""
+        """What a host is told of a group. `is_again`: some ran before; they begin from what their document has."""
         own: dict[int, StepDocument] = {}
         if is_again:
             ordinals = group.ordinals

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from choreography_ray.core.job_machine import Instant
+from choreography_ray.core.instant import Instant
 from choreography_ray.core.slot_messages import Exchange
-from choreography_ray.model import HostId, JobId, StepId
+from choreography_ray.job import Job
+from choreography_ray.model import HostId, StepId
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import CodeRef, Group, OutcomeDocument, Payload, Run, StepKind
 
@@ -27,6 +28,17 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
+        ...
+
+
+class Loaded(Protocol):
+    """A job's code, loaded."""
+
+    @property
+    def job_class(self) -> type[Job[Any, Any]]: ...
+
+    def resolve(self, name: str) -> type:
+        """The class that a payload names."""
         ...
 
 
@@ -54,7 +66,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Answers a host that asks. `seconds` count from when it asked; None: there is nothing for it to do, it ends itself.
+    """Answers a host that asks. `seconds` count from when it asked; None: nothing is left to do, it ends itself.
 
     The first answer says what the host needs to know of the job, and what to perform first, if that is known by then.
     """

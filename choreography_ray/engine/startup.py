@@ -7,8 +7,8 @@ from typing import Any
 
 from choreography_ray.codec import decode, encode
 from choreography_ray.core.ledger import Ledger, split
-from choreography_ray.engine.hooks import Hooks, Loaded
-from choreography_ray.engine.ports import UserCode
+from choreography_ray.engine.hooks import Hooks
+from choreography_ray.engine.ports import Loaded, UserCode
 from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.errors import ChoreographyError, NotStorable, StartJobReason, TooLarge
 from choreography_ray.job import StepDetails
@@ -80,7 +80,7 @@ class Startup:
     async def _details(self) -> str:
         try:
             return str(await self._hooks.call("get_job_details"))
-        except Exception as error:  # noqa: BLE001 - a start hook that raises fails the start [S4.1]
+        except Exception as error:
             raise _unknown("get_job_details", error) from error
 
     async def _pages(self) -> AsyncIterator[list[StepDetails]]:
@@ -96,7 +96,7 @@ class Startup:
                 yield page
         except (NotStorable, TooLarge, StartRefused):
             raise
-        except Exception as error:  # noqa: BLE001 - the user's code raises what it likes
+        except Exception as error:
             raise _unknown("prepare_steps", error) from error
 
     def _planned(self, page: list[StepDetails], begin: int, seen: set[StepId]) -> tuple[PlannedStep, ...]:
@@ -218,7 +218,7 @@ class Startup:
             await self._hooks.call("on_before_dispatching_job_steps", False)
         except ChoreographyError:
             raise
-        except Exception as error:  # noqa: BLE001 - a start hook that raises fails the start [S4.1]
+        except Exception as error:
             raise _unknown("a start hook", error) from error
         state = self._hooks.changed_state()
         if state is not None:

@@ -12,8 +12,7 @@ from typing import Any
 from choreography_ray.cancellation import Cancellation
 from choreography_ray.codec import decode, encode
 from choreography_ray.context import BlockingStepContext, ResultsPage, StepContext
-from choreography_ray.engine.hooks import Loaded
-from choreography_ray.engine.ports import StepWork, UserCode, Whereabouts
+from choreography_ray.engine.ports import Loaded, StepWork, UserCode, Whereabouts
 from choreography_ray.engine.writes import Writer
 from choreography_ray.errors import CallbackReason, CallbackRejected, Fenced, NotStorable, StepTimedOut, TooLarge
 from choreography_ray.model import JobId, StepId

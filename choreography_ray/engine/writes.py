@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from choreography_ray.core.transitions import check_job
+from choreography_ray.core.transitions import bounded, check_job
 from choreography_ray.engine.ports import Clock
 from choreography_ray.errors import Fenced, StorageUnavailable
 from choreography_ray.model import HistoryEntry, JobStatus
 from choreography_ray.records import JobDocument
-from choreography_ray.core.job_machine import bounded
 from choreography_ray.storage.protocol import JobStorage
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from typing import Any
 
 from choreography_ray.codec import encode
 from choreography_ray.core import events as e
-from choreography_ray.core.job_machine import Instant
+from choreography_ray.core.instant import Instant
 from choreography_ray.core.slot_messages import Exchange, ExchangeKey
 from choreography_ray.core.throttle import SlotTable
 from choreography_ray.engine.host_engine import HostEngine
