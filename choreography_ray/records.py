@@ -303,7 +303,7 @@ class JobDocument:
     status: JobStatus = JobStatus.PREPARING_JOB
     fence: int = 0
     save: int = 0
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict[str, str])
     details: str = ""
     history: tuple[HistoryEntry, ...] = ()
     plan: PlanRef | None = None

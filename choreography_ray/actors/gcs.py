@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-import ray
-import ray._private.state
-from ray._raylet import ActorID, WorkerID
-from ray.core.generated import gcs_pb2 as _gcs_pb2
+from choreography_ray.actors.ray_api import cluster_cpus, live_nodes
 
-gcs_pb2: Any = _gcs_pb2  # generated: it has no types
+# Private parts of Ray, pinned by the lock and used nowhere else: they have no types.
+_gcs_pb2: Any = importlib.import_module("ray.core.generated.gcs_pb2")
+_raylet: Any = importlib.import_module("ray._raylet")
+_state: Any = importlib.import_module("ray._private.state")
+_worker: Any = importlib.import_module("ray._private.worker")
 
 TIMEOUT = 5.0
 
@@ -48,7 +50,7 @@ class Fate(Enum):
 
 
 def _row(data: Any) -> ActorInfo:
-    state: str = gcs_pb2.ActorTableData.ActorState.Name(data.state)
+    state: str = _gcs_pb2.ActorTableData.ActorState.Name(data.state)
     address = data.address
     worker = address.worker_id.hex() if any(address.worker_id) and address.worker_id != b"\xff" * 28 else ""
     kind = data.death_cause.WhichOneof("context")
@@ -82,22 +84,17 @@ def _cause(cause: Any) -> str:
     return str(kind).replace("_", " ")
 
 
-def live_nodes() -> dict[str, str]:
-    """The nodes that Ray takes for alive: id to address. Blocks."""
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return {node["NodeID"]: node["NodeManagerAddress"] for node in nodes if node["Alive"]}
-
-
 class RayTables:
     """Reads the GCS of the cluster that this process belongs to. Calls raise when the GCS does not answer."""
 
     def __init__(self) -> None:
-        worker: Any = ray._private.worker.global_worker  # noqa: SLF001
-        self._client = worker.gcs_client
+        self._client = _worker.global_worker.gcs_client
 
     async def actor(self, actor_id: str) -> ActorInfo | None:
         """One actor, whatever its state."""
-        rows = await self._client.async_get_all_actor_info(actor_id=ActorID(bytes.fromhex(actor_id)), timeout=TIMEOUT)
+        rows = await self._client.async_get_all_actor_info(
+            actor_id=_raylet.ActorID(bytes.fromhex(actor_id)), timeout=TIMEOUT
+        )
         return next((_row(data) for data in rows.values()), None)
 
     async def actors(self, namespace: str, *states: str) -> list[ActorInfo]:
@@ -113,16 +110,14 @@ class RayTables:
         return await asyncio.to_thread(self._fate, worker_id, node_id)
 
     def _fate(self, worker_id: str, node_id: str) -> Fate:
-        state: Any = ray._private.state.state  # noqa: SLF001
-        accessor = state._connect_and_get_accessor()  # noqa: SLF001
-        data = accessor.get_worker_info(WorkerID(bytes.fromhex(worker_id)))
+        accessor = _state.state._connect_and_get_accessor()  # noqa: SLF001
+        data = accessor.get_worker_info(_raylet.WorkerID(bytes.fromhex(worker_id)))
         if data is None:
             return Fate.UNKNOWN
-        if gcs_pb2.WorkerTableData.FromString(data).is_alive:
+        if _gcs_pb2.WorkerTableData.FromString(data).is_alive:
             return Fate.ALIVE
         return Fate.DEAD if node_id in live_nodes() else Fate.UNKNOWN
 
     async def cluster_cpus(self) -> int:
         """CPUs of the nodes that are alive."""
-        resources = await asyncio.to_thread(ray.cluster_resources)
-        return int(resources.get("CPU", 0))
+        return await asyncio.to_thread(cluster_cpus)

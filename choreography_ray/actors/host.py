@@ -6,11 +6,10 @@ import asyncio
 import os
 from typing import Any
 
-import ray
-
 from choreography_ray.actors.connection import Connection, load_stored_code
 from choreography_ray.actors.deadman import Deadman
 from choreography_ray.actors.names import job_actor
+from choreography_ray.actors.ray_api import find, here
 from choreography_ray.actors.threads import ThreadedUserCode, ThreadRunner
 from choreography_ray.core.policies import LEASE_SECONDS
 from choreography_ray.engine.clock import SystemClock
@@ -28,7 +27,7 @@ class HostProcess:
     def __init__(self) -> None:
         self._deadman = Deadman()
         self._deadman.arm(LEASE_SECONDS)
-        self.whereabouts = Whereabouts(ray.get_runtime_context().get_node_id(), os.getpid())
+        self.whereabouts = Whereabouts(here().node_id, os.getpid())
 
     def live_until(self, seconds: float) -> None:
         """See `engine.ports.Process`."""
@@ -46,13 +45,13 @@ class RayJob:
         self._job_id = job_id
         self._name = job_actor(job_id)
         self._namespace = namespace
-        context = ray.get_runtime_context()
-        self._me = (context.get_worker_id(), context.get_node_id())
+        place = here()
+        self._me = (place.worker_id, place.node_id)
         self._handle: Any = None
 
     async def _job(self) -> Any:
         if self._handle is None:
-            self._handle = await asyncio.to_thread(ray.get_actor, self._name, self._namespace)
+            self._handle = await asyncio.to_thread(find, self._name, self._namespace)
         return self._handle
 
     async def ask(self, host: HostId, is_first: bool) -> Lease:

@@ -9,13 +9,13 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
 from ray.exceptions import RayActorError, RayError
 
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.gcs import ActorInfo, Fate, RayTables
 from choreography_ray.actors.host import HostActor
 from choreography_ray.actors.names import host_actor
+from choreography_ray.actors.ray_api import OURS, create, end, find
 from choreography_ray.codec import decode
 from choreography_ray.core import events as e
 from choreography_ray.engine.job_engine import JobEngine
@@ -113,7 +113,7 @@ class RayHosts:
 
     async def _create(self, host: HostId, known: _Host, kind: StepKind) -> None:
         try:
-            options = decode(kind.ray_options) or {}
+            options: dict[str, Any] = decode(kind.ray_options) or {}
             known.handle = await asyncio.to_thread(self._make, host, options)
         except Exception as error:  # noqa: BLE001 - options that Ray refuses are the start's failure [S4.4]
             self._post_failed(host, type(error).__name__, str(error))
@@ -125,16 +125,14 @@ class RayHosts:
             await self._watch(host, known)
 
     def _make(self, host: HostId, options: dict[str, Any]) -> Any:
-        options.setdefault("scheduling_strategy", "SPREAD")
-        actor = ray.remote(HostActor).options(
-            **options,
-            name=host_actor(self._job_id, host),
-            namespace=self._connection.ray_namespace,
-            lifetime="detached",
-            max_restarts=0,
-            max_task_retries=0,
-        )
-        return actor.remote(self._job_id, host, self._connection)
+        ours = {
+            **OURS,
+            "name": host_actor(self._job_id, host),
+            "namespace": self._connection.ray_namespace,
+            "max_restarts": 0,
+        }
+        options = {"scheduling_strategy": "SPREAD", **options, **ours}
+        return create(HostActor, options, self._job_id, host, self._connection)
 
     async def _await_start(self, host: HostId, known: _Host) -> bool:
         """Until the host has asked for its lease: True. False: it never will, and that was told."""
@@ -192,6 +190,7 @@ class RayHosts:
     async def _watch(self, host: HostId, known: _Host) -> None:
         """Until the host's death is confirmed. A call that fails is only a hint: unavailable is not dead."""
         while True:
+            hint = ""
             try:
                 await known.handle.watch.remote()
             except RayActorError as error:
@@ -241,7 +240,7 @@ class RayHosts:
             known.watcher.cancel()
         if known.handle is not None:
             with contextlib.suppress(ValueError, RayError):
-                await asyncio.to_thread(ray.kill, known.handle, no_restart=True)
+                await asyncio.to_thread(end, known.handle)
 
     # After recovery.
 
@@ -251,7 +250,7 @@ class RayHosts:
         name = host_actor(self._job_id, host)
         fence = self._engine.machine.document.fence
         with contextlib.suppress(ValueError):
-            known.handle = await asyncio.to_thread(ray.get_actor, name, self._connection.ray_namespace)
+            known.handle = await asyncio.to_thread(find, name, self._connection.ray_namespace)
         info = await self._found(name)
         if info is not None:
             known.worker_id, known.node_id = info.worker_id, info.node_id

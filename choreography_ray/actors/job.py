@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncGenerator
 from typing import Any
-
-import ray
 
 from choreography_ray.actors.connection import Connection, load_stored_code
 from choreography_ray.actors.gcs import RayTables
 from choreography_ray.actors.hosts import RayHosts
 from choreography_ray.actors.names import job_actor
+from choreography_ray.actors.ray_api import SERVICE, create, end, find, here
 from choreography_ray.actors.threads import ThreadedUserCode
 from choreography_ray.actors.throttle import throttle_handle
 from choreography_ray.core import events as e
@@ -39,7 +39,7 @@ class RayThrottle:
     def __init__(self, connection: Connection, engine: JobEngine) -> None:
         self._connection = connection
         self._engine = engine
-        self._worker_id = ray.get_runtime_context().get_worker_id()
+        self._worker_id = here().worker_id
         self._handle: Any = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -114,7 +114,7 @@ class JobActor:
 
         self._incarnation = Incarnation(
             self._job_id,
-            ray.get_runtime_context().get_actor_id() or "",
+            here().actor_id,
             storage,
             lambda ref: load_stored_code(storage, writer, ref),
             ThreadedUserCode(),
@@ -136,11 +136,10 @@ class JobActor:
 
     def _leave(self) -> None:
         with contextlib.suppress(ValueError):
-            me = ray.get_actor(job_actor(self._job_id), self._connection.ray_namespace)
-            ray.kill(me, no_restart=True)
+            end(find(job_actor(self._job_id), self._connection.ray_namespace))
 
     @contextlib.asynccontextmanager
-    async def _call(self) -> Any:
+    async def _call(self) -> AsyncGenerator[Incarnation]:
         self._calls += 1
         self._quiet.clear()
         try:
@@ -180,3 +179,9 @@ class JobActor:
         """What keeps this job from going on, as far as its actor knows."""
         async with self._call() as incarnation:
             return str(incarnation.trouble)
+
+
+def job_handle(job_id: JobId, connection: Connection) -> Any:
+    """The job's actor, made if there is none. Blocks."""
+    options = {**SERVICE, "name": job_actor(job_id), "namespace": connection.ray_namespace}
+    return create(JobActor, options, job_id, connection)

@@ -7,10 +7,10 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from choreography_ray.actors.names import STORE
+from choreography_ray.actors.ray_api import SERVICE, create, here
 from choreography_ray.storage.embedded import EmbeddedStore
 
 KEEPERS_NAMESPACE = "choreography-stores"
@@ -41,18 +41,11 @@ class StoreKeeper:
 def keeper_handle(directory: Path) -> Any:
     """The keeper of a directory on this node, made by whoever needs it first. Blocks."""
     digest = hashlib.blake2b(str(directory).encode(), digest_size=8).hexdigest()
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return (
-        ray.remote(StoreKeeper)
-        .options(
-            name=f"{STORE}/{digest}",
-            namespace=KEEPERS_NAMESPACE,
-            lifetime="detached",
-            get_if_exists=True,
-            max_restarts=-1,
-            max_task_retries=-1,
-            num_cpus=0,
-            scheduling_strategy=here,
-        )
-        .remote(str(directory))
-    )
+    on_this_node = NodeAffinitySchedulingStrategy(here().node_id, soft=False)
+    options = {
+        **SERVICE,
+        "name": f"{STORE}/{digest}",
+        "namespace": KEEPERS_NAMESPACE,
+        "scheduling_strategy": on_this_node,
+    }
+    return create(StoreKeeper, options, str(directory))

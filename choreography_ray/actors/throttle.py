@@ -8,11 +8,10 @@ import time
 from dataclasses import asdict, replace
 from typing import Any
 
-import ray
-
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.gcs import ActorInfo, RayTables
 from choreography_ray.actors.names import JOB_PREFIX, THROTTLE, job_actor
+from choreography_ray.actors.ray_api import SERVICE, create, here
 from choreography_ray.core.slot_messages import Exchange, ExchangeKey, Reply
 from choreography_ray.core.throttle import Replies, SlotTable
 from choreography_ray.engine.clock import SystemClock
@@ -54,7 +53,7 @@ class ThrottleActor:
         lease, margin = options.step_lease_timeout.total_seconds(), options.lease_margin.total_seconds()
         # A boot number above 1 may mean a cluster that is gone: nobody can hold a slot of this one if Ray knows no
         # earlier throttle and no job actor of it.
-        is_first = not ray.get_runtime_context().was_current_actor_reconstructed and not await self._others()
+        is_first = not here().is_restarted and not await self._others()
         self._table = SlotTable(boot, maximum, lease, margin, time.monotonic(), is_first=is_first)
         await self._observe()
         self._ready.set()
@@ -124,17 +123,5 @@ class ThrottleActor:
 
 def throttle_handle(connection: Connection) -> Any:
     """The namespace's throttle, made by whoever needs it first. Blocks."""
-    return (
-        ray.remote(ThrottleActor)
-        .options(
-            name=THROTTLE,
-            namespace=connection.ray_namespace,
-            lifetime="detached",
-            get_if_exists=True,
-            max_restarts=-1,
-            max_task_retries=0,
-            num_cpus=0,
-            max_concurrency=10_000,
-        )
-        .remote(connection)
-    )
+    options = {**SERVICE, "name": THROTTLE, "namespace": connection.ray_namespace}
+    return create(ThrottleActor, options, connection)

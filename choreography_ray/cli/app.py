@@ -58,8 +58,9 @@ def options(
     """Durable batch jobs on Ray."""
     logging.basicConfig(level=logging.WARNING, format="choreography: %(message)s")
     if not debug:
-        # Ray's remarks on its own start are no answer to any command; its errors come as exceptions.
-        logging.getLogger("ray").setLevel(logging.ERROR)
+        # Ray's remarks on its own start are no answer to any command; its errors come as exceptions. It sets the level
+        # of its root logger itself, but not of this one.
+        logging.getLogger("ray._private").setLevel(logging.ERROR)
     context.obj = Connection(mongo_url=mongo_url, namespace=namespace, ray_address=ray_address, is_debugging=debug)
 
 

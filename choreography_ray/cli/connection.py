@@ -49,12 +49,16 @@ class Connection:
 
         Raises `BadInput` for an address, URL or namespace that cannot be one.
         """
+        address = self.known_address
+        cluster = local_cluster.recorded(self.directory)
+        if cluster and cluster.address == address:
+            cluster.prepare_to_join()  # also for a reader: a later connection of this process may need it
         # Importing the client takes a second, which `--help` should not.
         from choreography_ray.client import Choreography
 
         try:
             return Choreography.connect(
-                ray_address=self.known_address if with_ray else None,
+                ray_address=address if with_ray else None,
                 mongo_url=self.mongo_url,
                 namespace=self.namespace,
                 use_ray=with_ray,

@@ -141,9 +141,14 @@ def watch(
 ) -> int:
     """Follow a job, and exit by its status.
 
-    Interrupting this does not stop the job.
+    Interrupting this does not stop the job. When no cluster is known here, one is started, and the job goes on.
     """
-    with Connection.of(context).open(with_ray=False) as choreography:
+    connection = Connection.of(context)
+    with connection.open(with_ray=False) as choreography:
+        status = choreography.job(job_id).status()
+    # Without a cluster nobody works on it, and nothing would ever happen: connecting brings interrupted jobs back.
+    needs_ray = status.is_interruptible and connection.known_address in {None, "local"}
+    with connection.open(with_ray=needs_ray) as choreography:
         handle = choreography.job(job_id)
         record = handle.wait(timeout=None if timeout is None else timedelta(seconds=timeout), progress=not as_json)
         if as_json:
@@ -171,7 +176,8 @@ def load_job_class(name: str) -> type[Job[Any, Any]]:
         found = getattr(found, part)
     if not (isinstance(found, type) and issubclass(found, Job)):
         raise BadInput(f"{name} is no job class: derive it from choreography_ray.Job")
-    job_class: type[Job[Any, Any]] = found
+    # pyright and mypy differ on what is left of the type parameters here.
+    job_class: type[Job[Any, Any]] = found  # pyright: ignore[reportUnknownVariableType]
     if not job_class.is_concrete:
         raise BadInput(f"{name} is an abstract job class: it cannot be started")
     return job_class

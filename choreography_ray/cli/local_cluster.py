@@ -43,17 +43,28 @@ class ProcessKey(NamedTuple):
 
 
 class LocalCluster(BaseModel):
-    """A cluster that `up` started: where it is reached, its session's folder, and its raylet and GCS."""
+    """A cluster that `up` started: where it is reached, its session's folder, and its raylet and GCS.
+
+    `auth_mode` is what drivers need as RAY_AUTH_MODE; None: nothing.
+    """
 
     address: str
     session: str
     heads: tuple[ProcessKey, ...]
     dashboard: str | None = None
+    auth_mode: str | None = None
 
     @property
     def is_running(self) -> bool:
         """True while its GCS and its raylet both live."""
         return all(_began(head.pid) == head.began for head in self.heads)
+
+    def prepare_to_join(self) -> None:
+        """Let this process in, unless its environment says otherwise. To be called before Ray is imported: for an
+        address that it is told Ray does not look for a token by itself.
+        """
+        if self.auth_mode:
+            os.environ.setdefault("RAY_AUTH_MODE", self.auth_mode)
 
 
 class _Process(NamedTuple):
@@ -89,19 +100,22 @@ def start(directory: Path, *, with_dashboard: bool = False, cpus: int | None = N
         *("--dashboard-host=127.0.0.1", f"--include-dashboard={str(with_dashboard).lower()}"),
         *([] if cpus is None else [f"--num-cpus={cpus}"]),
     ]
+    auth_mode = os.environ.get("RAY_AUTH_MODE")
     cluster: LocalCluster | None = None
     try:
-        if "RAY_AUTH_MODE" not in os.environ:
+        if auth_mode is None:
             # Ray listens on the machine's address; once there is a token it lets in only those who can read it.
             _run([sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"])
         _run(command)
-        cluster = _find(port, f"http://127.0.0.1:{dashboard_port}" if with_dashboard else None)
-        if cluster is None:
+        found = _find(port)
+        if found is None:
             raise ClusterUnavailable("on this machine", "Ray said that it started, but no GCS and raylet of it run")
+        dashboard = f"http://127.0.0.1:{dashboard_port}" if with_dashboard else None
+        cluster = found.model_copy(update={"dashboard": dashboard, "auth_mode": auth_mode or "token"})
         directory.mkdir(parents=True, exist_ok=True)
         (directory / RECORD_NAME).write_text(cluster.model_dump_json(indent=2), encoding="utf-8")
     except BaseException:
-        if left := cluster or _find(port, None, is_whole=False):
+        if left := cluster or _find(port, is_whole=False):
             end(left)
         raise
     return cluster
@@ -161,7 +175,7 @@ def _run(command: list[str]) -> None:
         raise ClusterUnavailable("on this machine", lines[-1] if lines else f"ray start ended with {done.returncode}")
 
 
-def _find(port: int, dashboard: str | None, *, is_whole: bool = True) -> LocalCluster | None:
+def _find(port: int, *, is_whole: bool = True) -> LocalCluster | None:
     """The session whose GCS listens on `port`; with `is_whole` only if its raylet runs too."""
     processes = list(_processes())
     gcs = _first(
@@ -174,7 +188,7 @@ def _find(port: int, dashboard: str | None, *, is_whole: bool = True) -> LocalCl
     if raylet is None:
         return None if is_whole else LocalCluster(address=f":{port}", session=session, heads=(gcs.key,))
     address = _argument(raylet, "--gcs-address")
-    return LocalCluster(address=address, session=session, heads=(raylet.key, gcs.key), dashboard=dashboard)
+    return LocalCluster(address=address, session=session, heads=(raylet.key, gcs.key))
 
 
 def _members(cluster: LocalCluster) -> set[ProcessKey]:

@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import ray
 from pydantic import BaseModel
 from ray.exceptions import RayActorError, RayError
 
 from choreography_ray.actors.connection import Connection
-from choreography_ray.actors.job import JobActor
+from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import THROTTLE, job_actor
+from choreography_ray.actors.ray_api import find, is_connected
 from choreography_ray.actors.throttle import throttle_handle
 from choreography_ray.authoring import require_subclass
 from choreography_ray.client.cluster import RayCluster, embedded_url
@@ -142,7 +142,7 @@ class AsyncChoreography:
             found += page
         for document in reversed(found):
             if document.plan is not None or document.is_background:
-                await asyncio.to_thread(self._job_actor, document.job_id)
+                await asyncio.to_thread(job_handle, document.job_id, self._connection)
 
     async def __aenter__(self) -> Self:
         return self
@@ -193,7 +193,7 @@ class AsyncChoreography:
         handle = self._handle(document.job_id)
         if not await self._storage.insert_job(document):
             raise StartJobError(StartJobReason.ALREADY_STARTED, document.job_id, job=handle)
-        actor = await asyncio.to_thread(self._job_actor, document.job_id)
+        actor = await asyncio.to_thread(job_handle, document.job_id, self._connection)
         if document.is_background:
             return handle
         report = await self._started(document.job_id, actor)
@@ -239,23 +239,6 @@ class AsyncChoreography:
             keep_results=job_class.keep_results,
         )
 
-    def _job_actor(self, job_id: JobId) -> Any:
-        """The job's actor, made if there is none. Blocks."""
-        return (
-            ray.remote(JobActor)
-            .options(
-                name=job_actor(job_id),
-                namespace=self._connection.ray_namespace,
-                lifetime="detached",
-                get_if_exists=True,
-                max_restarts=-1,
-                max_task_retries=0,
-                num_cpus=0,
-                max_concurrency=10_000,
-            )
-            .remote(job_id, self._connection)
-        )
-
     async def _started(self, job_id: JobId, actor: Any) -> ReportStart:
         """The start's answer, from the actor, or from the store when the job is further than its actor."""
         while True:
@@ -296,7 +279,7 @@ class AsyncChoreography:
         if self._cluster is None:
             return None
         try:
-            handle: Any = await asyncio.to_thread(ray.get_actor, THROTTLE, self._connection.ray_namespace)
+            handle = await asyncio.to_thread(find, THROTTLE, self._connection.ray_namespace)
             snapshot: dict[str, Any] = await handle.snapshot.remote()
         except (ValueError, RayError):
             return None
@@ -382,7 +365,11 @@ class AsyncJobHandle:
         with contextlib.ExitStack() as stack:
             live = stack.enter_context(LiveProgress()) if progress else None
             ended = asyncio.ensure_future(self._ended())
-            stack.callback(ended.cancel)
+
+            def give_up() -> None:  # on whichever it is by then
+                ended.cancel()
+
+            stack.callback(give_up)
             while True:
                 if live is not None:
                     live.update(record)
@@ -405,11 +392,11 @@ class AsyncJobHandle:
 
     async def _ended(self) -> None:
         """Until the job's actor says that it has ended, or cannot be asked."""
-        if not ray.is_initialized():
+        if not is_connected():
             await self._pause()
             return
         try:
-            actor = await asyncio.to_thread(ray.get_actor, job_actor(self.job_id), self._connection.ray_namespace)
+            actor = await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
             await actor.ended.remote()
         except (ValueError, RayError, ChoreographyError):
             await self._pause()

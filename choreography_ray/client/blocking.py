@@ -61,10 +61,19 @@ class _Loop:
             yield item
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread, and what still waits on it."""
+        asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _cancel_the_rest() -> None:
+    """Cancel every other task of this loop and wait for it: one that is dropped makes asyncio complain."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
 
 
 class Choreography:

@@ -8,10 +8,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray._private.utils import read_ray_address
 
-from choreography_ray.actors.gcs import live_nodes
+from choreography_ray.actors.ray_api import is_connected, join_or_start, leave, live_nodes
 from choreography_ray.actors.store import keeper_handle
 from choreography_ray.errors import ClusterUnavailable, EmbeddedStoreUnavailable
 from choreography_ray.storage.embedded import EmbeddedStore
@@ -26,7 +25,7 @@ class RayCluster:
 
     def __init__(self, address: str | None) -> None:
         self.is_ours = False
-        if ray.is_initialized():
+        if is_connected():
             return
         wanted = address or os.environ.get("RAY_ADDRESS") or None
         if wanted in (None, "auto"):
@@ -41,7 +40,7 @@ class RayCluster:
 
     def _init(self, where: str, **options: Any) -> None:
         try:
-            ray.init(log_to_driver=False, configure_logging=False, **options)
+            join_or_start(log_to_driver=False, configure_logging=False, **options)
         except Exception as error:
             raise ClusterUnavailable(
                 where, str(error).strip().splitlines()[0] if str(error) else repr(error)
@@ -49,8 +48,8 @@ class RayCluster:
 
     def close(self) -> None:
         """Leave the cluster; end it if this process started it."""
-        if self.is_ours and ray.is_initialized():
-            ray.shutdown()
+        if self.is_ours and is_connected():
+            leave()
 
     def hosts(self) -> set[str]:
         """The addresses of the machines in the cluster."""

@@ -54,10 +54,10 @@ def write_journal(items: Sequence[tuple[ReportedOutcome, datetime | None]]) -> t
 class Effects:
     """The writes that carry out a journal, between the job document's and the ledger's."""
 
-    retries: list[Decided] = field(default_factory=list)
-    failures: list[Decided] = field(default_factory=list)
-    results: list[Decided] = field(default_factory=list)
-    closed: list[tuple[int, Run]] = field(default_factory=list)
+    retries: list[Decided] = field(default_factory=list[Decided])
+    failures: list[Decided] = field(default_factory=list[Decided])
+    results: list[Decided] = field(default_factory=list[Decided])
+    closed: list[tuple[int, Run]] = field(default_factory=list[tuple[int, Run]])
 
 
 FindOutcome = Callable[[OutcomeKey, int], Outcome]

@@ -308,7 +308,7 @@ class JobMachine:
         left = self._unreported.get(run, set())
         is_charged = isinstance(event, e.HostDied) and event.is_charged and view.is_single
         failure = event.failure if event is not None else None
-        outcomes = []
+        outcomes: list[Outcome] = []
         for ordinal in view.group.ordinals:
             if ordinal not in left:
                 continue

@@ -166,7 +166,7 @@ class Ledger:
 
     def take_changes(self, fence: int) -> tuple[LedgerSegment, ...]:
         """The segments that changed since the last call, by index, each with its next save number."""
-        changed = []
+        changed: list[LedgerSegment] = []
         for index in sorted(self._dirty):
             self._saves[index] += 1
             begin, end = index * self.segment_steps, (index + 1) * self.segment_steps

@@ -14,13 +14,13 @@ from choreography_ray.records import LedgerSegment, StepDocument
 class Turn:
     """Collects. `commands` gives the order of PROTOCOLS part 1: job document, what steps have, ledger, the rest."""
 
-    changes: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict[str, Any])
     save: c.SaveJob | None = None
-    effects: list[Effects] = field(default_factory=list)
-    raised: list[StepDocument] = field(default_factory=list)
+    effects: list[Effects] = field(default_factory=list[Effects])
+    raised: list[StepDocument] = field(default_factory=list[StepDocument])
     ledger: tuple[LedgerSegment, ...] = ()
     clear: c.ClearJob | None = None
-    messages: list[c.Command] = field(default_factory=list)
+    messages: list[c.Command] = field(default_factory=list[c.Command])
 
     def change(self, **fields: Any) -> None:
         """Change fields of the job document with this turn's write of it."""

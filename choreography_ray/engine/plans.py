@@ -57,7 +57,7 @@ class Plans:
             ordinals = group.ordinals
             documents = await self._writer.certain(lambda: self._storage.read_step_documents(self._job_id, ordinals))
             own = {d.ordinal: d for d in documents}
-        steps = []
+        steps: list[StepWork] = []
         for ordinal, attempt in zip(group.ordinals, group.attempts, strict=True):
             segment = await self._segment(ordinal // self._segment_steps)
             at = ordinal % self._segment_steps

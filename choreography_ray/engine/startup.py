@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from choreography_ray.codec import decode, encode
@@ -86,12 +86,8 @@ class Startup:
     async def _pages(self) -> AsyncIterator[list[StepDetails]]:
         """The plan in segments, pulled from the user's list or generator as they are needed."""
         try:
-            steps = await self._hooks.call("prepare_steps", self._hooks.job.request)
-            if not isinstance(steps, Iterable | AsyncIterable):
-                raise TypeError(f"prepare_steps returned {type(steps).__name__}, not a list or generator of steps")
-            iterator: Iterator[Any] | AsyncIterator[Any] = (
-                aiter(steps) if isinstance(steps, AsyncIterable) else iter(steps)
-            )
+            steps: Any = await self._hooks.call("prepare_steps", self._hooks.job.request)
+            iterator = _iterate(steps)
             while page := await self._user.pull(iterator, SEGMENT_STEPS):
                 yield page
         except (NotStorable, TooLarge, StartRefused):
@@ -100,7 +96,7 @@ class Startup:
             raise _unknown("prepare_steps", error) from error
 
     def _planned(self, page: list[StepDetails], begin: int, seen: set[StepId]) -> tuple[PlannedStep, ...]:
-        planned = []
+        planned: list[PlannedStep] = []
         for ordinal, step in enumerate(page, begin):
             if not isinstance(step, StepDetails):
                 raise _invalid(f"step {ordinal}: prepare_steps gave {step!r}, not what create_step returns")
@@ -223,6 +219,16 @@ class Startup:
         state = self._hooks.changed_state()
         if state is not None:
             await self._job.change(state=state)
+
+
+def _iterate(steps: Any) -> Iterator[Any] | AsyncIterator[Any]:
+    if hasattr(steps, "__aiter__"):
+        pages: AsyncIterator[Any] = aiter(steps)
+        return pages
+    if not hasattr(steps, "__iter__"):
+        raise TypeError(f"prepare_steps returned {type(steps).__name__}, not a list or generator of steps")
+    page: Iterator[Any] = iter(steps)
+    return page
 
 
 def initial_counts(ledger: Ledger) -> Any:

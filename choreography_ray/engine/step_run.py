@@ -175,8 +175,9 @@ class StepRun:
         try:
             state = decode(self.work.state, self._around.code.resolve)
             body = self._step.perform_step(state, StepContext(self, self.cancelled))
+            bound = asyncio.timeout(None if timeout is None else timeout.total_seconds())
             try:
-                async with asyncio.timeout(None if timeout is None else timeout.total_seconds()) as bound:
+                async with bound:
                     value = await body  # type: ignore[misc]
             except TimeoutError:
                 if timeout is not None and bound.expired():
@@ -195,7 +196,9 @@ class StepRun:
     def _outcome(self, returned: Any) -> Outcome:
         if self._timed_out is not None:
             return self.failed(self._timed_out)
-        result = returned if isinstance(returned, JobStepResult) else JobStepResult.succeeded(returned)
+        result: JobStepResult[Any] = JobStepResult.succeeded(returned)
+        if isinstance(returned, JobStepResult):
+            result = returned  # pyright: ignore[reportUnknownVariableType]
         try:
             value = encode(result.value, "result")
         except (NotStorable, TooLarge) as error:

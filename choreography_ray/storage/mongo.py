@@ -17,7 +17,8 @@ import asyncio
 import functools
 import os
 import re
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 from weakref import WeakKeyDictionary
@@ -111,7 +112,7 @@ def _translated(error: PyMongoError, where: str) -> ChoreographyError | PyMongoE
 
 def _answering(
     method: Callable[Concatenate[MongoStorage, _P], Awaitable[_R]],
-) -> Callable[Concatenate[MongoStorage, _P], Coroutine[Any, Any, _R]]:
+) -> Callable[Concatenate[MongoStorage, _P], CoroutineType[Any, Any, _R]]:
     """Errors of pymongo become ours at the edge of each method."""
 
     @functools.wraps(method)

@@ -76,11 +76,15 @@ def await_true(holds: Callable[[], Any], seconds: float, what: str) -> None:
 
 
 class Piece(BaseModel):
-    """What one step does: take `seconds`, then raise or return its key."""
+    """What one step does: wait until `meets` bodies have begun, take `seconds`, then raise or return its key.
+
+    With `meets` the first bodies are at work at the same time for certain, however long their actors take to start.
+    """
 
     log: str
     key: str
     stage: int = 0
+    meets: int = 0
     seconds: float = 0.0
     fails: bool = False
 
@@ -100,6 +104,7 @@ def work(state: PieceState) -> str:
     piece = state.piece
     assert piece is not None
     mark(piece.log, "begin", piece.key, piece.stage)
+    await_true(lambda: len(marks(Path(piece.log), "begin")) >= piece.meets, 30, "the other bodies begin")
     time.sleep(piece.seconds)
     mark(piece.log, "end", piece.key, piece.stage)
     if piece.fails:

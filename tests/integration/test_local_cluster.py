@@ -17,8 +17,13 @@ from tests.support import is_alive, processes_of, run_python
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 USE_IT = """
-import sys, ray
-ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+import sys
+from pathlib import Path
+from choreography_ray.cli import local_cluster
+cluster = local_cluster.running(Path(sys.argv[1]))
+cluster.prepare_to_join()
+import ray
+ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
 
 @ray.remote(num_cpus=0)
 class Stays:
@@ -47,7 +52,7 @@ def test_down_ends_what_up_started_and_nothing_else(folder: Path, tmp_path: Path
         second = local_cluster.start(other_folder, cpus=1)
         assert first.address != second.address
         assert local_cluster.running(folder) == first
-        used = run_python(tmp_path, "-c", USE_IT, first.address)
+        used = run_python(tmp_path, "-c", USE_IT, str(folder))
         assert used.code == 0, used.err
         actor, child = map(int, used.out.split())
         assert is_alive(actor)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from choreography_ray.errors import StorageUnavailable
-from choreography_ray.storage.memory import MemoryStorage
+from tests.simulation.process import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulation.world import World
 
 WRITES = frozenset(
     {
@@ -42,43 +46,58 @@ class Fault:
 
 
 class StoreClient:
-    """One process's view of the shared store. `die` ends that process."""
+    """One process's view of the shared store. `die` ends that process.
 
-    def __init__(self, store: MemoryStorage, die: Callable[[], None], plan: list[Fault], count: list[int]) -> None:
-        self._store = store
+    A call that has left the process lands, whatever becomes of it; where the world is `late`, some take seconds.
+    """
+
+    def __init__(
+        self, world: World, process: Process, die: Callable[[], None], plan: list[Fault], count: list[int]
+    ) -> None:
+        self._world = world
+        self._process = process
         self._die = die
         self._plan = plan
         self._count = count
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-        if name not in WRITES:
-            return self._reading(method)
-        return self._writing(name, method)
+        method = getattr(self._world.store, name)
 
-    def _reading(self, method: Any) -> Any:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            await asyncio.sleep(0.0005)
-            return await method(*args, **kwargs)
+            await self._process.gate()
+            if self._world.is_store_away(self._process):
+                await self._fail(name, method, args, kwargs)
+            if name in WRITES:
+                await self._strike(name, method, args, kwargs)
+            landing = self._world.spawn(self._land(method, args, kwargs))
+            value = await asyncio.shield(landing)
+            await self._process.gate()
+            return value
 
         return call
 
-    def _writing(self, name: str, method: Any) -> Any:
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            await asyncio.sleep(0.001)
-            number, self._count[0] = self._count[0], self._count[0] + 1
-            fault = next((f for f in self._plan if f.at == number), None)
-            if fault is None:
-                return await method(*args, **kwargs)
-            if fault.cut is Cut.INSIDE and name in BULK:
-                where = BULK[name]
-                items = args[where]
-                await method(*args[:where], items[: len(items) // 2], **kwargs)
-            elif fault.cut is Cut.AFTER:
-                await method(*args, **kwargs)
-            if fault.kills:
-                self._die()
-                await asyncio.Event().wait()
-            raise StorageUnavailable("memory", f"the fault planned for write {number}")
+    async def _land(self, method: Any, args: Any, kwargs: Any) -> Any:
+        await asyncio.sleep(self._world.latency(0.001))
+        return await method(*args, **kwargs)
 
-        return call
+    async def _fail(self, name: str, method: Any, args: Any, kwargs: Any) -> None:
+        await asyncio.sleep(0.05)
+        if name in WRITES and self._world.random.random() < 0.3:
+            await method(*args, **kwargs)
+        raise StorageUnavailable("memory", "the store is away")
+
+    async def _strike(self, name: str, method: Any, args: Any, kwargs: Any) -> None:
+        number, self._count[0] = self._count[0], self._count[0] + 1
+        fault = next((f for f in self._plan if f.at == number), None)
+        if fault is None:
+            return
+        if fault.cut is Cut.INSIDE and name in BULK:
+            where = BULK[name]
+            items = args[where]
+            await method(*args[:where], items[: len(items) // 2], **kwargs)
+        elif fault.cut is Cut.AFTER:
+            await method(*args, **kwargs)
+        if fault.kills:
+            self._die()
+            await asyncio.Event().wait()
+        raise StorageUnavailable("memory", f"the fault planned for write {number}")

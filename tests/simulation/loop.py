@@ -10,15 +10,19 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+HORIZON = 4 * 3600.0
+"""Virtual seconds after which a story that is not over never will be."""
+
+
 class Deadlock(Exception):
-    """Everybody waits for something, and no timer is set."""
+    """Everybody waits for something, and no timer is set; or nothing but timers happens any more."""
 
 
 class _NoSelector(selectors.SelectSelector):
     loop: VirtualLoop
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None:
+        if timeout is None or self.loop.now > self.loop.ends_at:
             raise Deadlock
         self.loop.now += max(0.0, timeout)
         return []
@@ -31,6 +35,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector = _NoSelector()
         selector.loop = self
         self.now = 1000.0
+        self.ends_at = self.now + HORIZON
         super().__init__(selector)
 
     def time(self) -> float:

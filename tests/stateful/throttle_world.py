@@ -47,7 +47,6 @@ class Incarnation:
     job: JobId
     actor: str
     worker: int
-    born_at: float
     slots: JobSlots | None = None
     confirmed_until: float = inf
     runs: int = 0
@@ -66,6 +65,7 @@ class Job:
     fence: int = 0
     ledger: dict[Run, Body] = field(default_factory=dict)
     actor: str | None = None
+    made_at: float = -inf
     worker: int = 0
     process: Incarnation | None = None
     zombies: list[Incarnation] = field(default_factory=list)
@@ -270,10 +270,13 @@ class World:
             job.zombies.append(process)
 
     def end_job(self, pick: Pick) -> None:
-        """The actor is ended for good after a lease of silence, fence first; its process may not know."""
+        """The actor is ended for good after a lease of silence, fence first; its process may not know.
+
+        Of one that was made and ended with its hosts alive between two lists, the throttle would know nothing.
+        """
         name = self._any(list(self.jobs), pick)
         job = self.jobs[name] if name else None
-        if job is None or job.actor is None or (job.process and self.now < job.process.born_at + LEASE):
+        if job is None or job.actor is None or self.now < job.made_at + LEASE:
             return
         self._raise_fence(job)
         if job.process is not None and pick(2):
@@ -434,9 +437,9 @@ class World:
         job = self.jobs[name]
         if job.actor is None:
             self.actors += 1
-            job.actor = f"actor-{self.actors}"
+            job.actor, job.made_at = f"actor-{self.actors}", self.now
         job.worker += 1
-        job.process = Incarnation(name, job.actor, job.worker, self.now)
+        job.process = Incarnation(name, job.actor, job.worker)
         for body in job.ledger.values():
             if body.state == "running":
                 self.ask_renewal(body, job.process)

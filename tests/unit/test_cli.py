@@ -86,6 +86,9 @@ class FakeHandle:
             raise self._client.wait_raises
         return self._record
 
+    def status(self) -> JobStatus:
+        return self._record.status
+
     def steps(self, status: JobStepStatus | None = None) -> list[StepRecord]:
         return [step for step in self._client.plan if status in (None, step.status)]
 
@@ -268,6 +271,32 @@ def test_a_job_removed_while_somebody_watches_exits_with_6(
     client.wait_raises = JobRemoved("nightly")
     assert main(["watch", "nightly"]) == ExitCode.REMOVED
     assert "was removed" in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("status", "address", "needs_ray"),
+    [
+        (JobStatus.RUNNING, None, True),
+        (JobStatus.RUNNING, "10.0.0.1:1", False),
+        (JobStatus.COMPLETED_SUCCESSFULLY, None, False),
+    ],
+)
+def test_a_watch_brings_an_interrupted_job_back(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, status: JobStatus, address: str | None, needs_ray: bool
+) -> None:
+    """Where no cluster is known nobody works on the job, and a reader would wait for ever."""
+    opened: list[bool] = []
+
+    def open_with(_: Connection, *, with_ray: bool) -> FakeClient:
+        opened.append(with_ray)
+        return client
+
+    monkeypatch.setattr(Connection, "open", open_with)
+    if address:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    client.records["nightly"] = a_job(status=status)
+    assert main(["watch", "nightly"]) == 0
+    assert opened == [False, needs_ray]
 
 
 def test_a_watch_that_times_out_is_an_error(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,74 @@
+"""The calls of Ray that the actors and the client use, with types. Those that block say so."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+# Ray's own annotations are partial: typed as unknown here, once, rather than at every call.
+_ray: Any = importlib.import_module("ray")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process is, as Ray names it. `actor_id` is empty outside of an actor."""
+
+    worker_id: str
+    node_id: str
+    actor_id: str
+    is_restarted: bool
+
+
+def here() -> Place:
+    """This process."""
+    context = _ray.get_runtime_context()
+    actor_id = context.get_actor_id()
+    is_restarted = bool(actor_id) and bool(context.was_current_actor_reconstructed)
+    return Place(context.get_worker_id(), context.get_node_id(), actor_id or "", is_restarted)
+
+
+def is_connected() -> bool:
+    """Whether this process belongs to a cluster."""
+    return bool(_ray.is_initialized())
+
+
+def join_or_start(**options: Any) -> None:
+    """Make this process a driver. Blocks; on the main thread, or Ray complains."""
+    _ray.init(**options)
+
+
+def leave() -> None:
+    """Leave the cluster, and end it if this process started it. Blocks."""
+    _ray.shutdown()
+
+
+def create(actor_class: type, options: dict[str, Any], *arguments: Any) -> Any:
+    """Make an actor; its handle. Blocks until the GCS has registered it. Raises what Ray makes of bad options."""
+    return _ray.remote(actor_class).options(**options).remote(*arguments)
+
+
+def find(name: str, namespace: str) -> Any:
+    """The handle of a named actor that is not dead. Blocks. Raises `ValueError` when there is none."""
+    return _ray.get_actor(name, namespace=namespace)
+
+
+def end(handle: Any) -> None:
+    """End an actor's process for good. Blocks."""
+    _ray.kill(handle, no_restart=True)
+
+
+def live_nodes() -> dict[str, str]:
+    """The nodes that Ray takes for alive: id to address. Blocks."""
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in _ray.nodes() if node["Alive"]}
+
+
+def cluster_cpus() -> int:
+    """CPUs of the nodes that are alive. Blocks."""
+    return int(_ray.cluster_resources().get("CPU", 0))
+
+
+OURS: dict[str, Any] = {"lifetime": "detached", "max_task_retries": 0}
+"""Options of every actor of ours: it outlives its creator, and no call is repeated behind our back [S14.4]."""
+SERVICE: dict[str, Any] = {**OURS, "get_if_exists": True, "max_restarts": -1, "num_cpus": 0, "max_concurrency": 10_000}
+"""Options of actors that Ray brings back: job, throttle, store keeper."""
