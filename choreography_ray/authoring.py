@@ -28,10 +28,12 @@ class Authored(abc.ABCMeta):
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], /, **kwargs: Any) -> None:
         super().__init__(name, bases, namespace, **kwargs)
-        cls.is_concrete = False
         is_root = not any(isinstance(base, Authored) for base in bases)
         is_written = "__qualname__" in namespace or any(isinstance(each, FunctionType) for each in namespace.values())
-        if is_written and not is_root and not is_abstract(cls):
+        if not is_written and not is_root:
+            return  # cloudpickle leaves out what is inherited unchanged: nothing may stand in its way here
+        cls.is_concrete = False
+        if not is_root and not is_abstract(cls):
             cls._check_definition()
             cls.is_concrete = True
 

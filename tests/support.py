@@ -17,20 +17,21 @@ class Ran(NamedTuple):
     err: str
 
 
-def clean_environment() -> dict[str, str]:
-    """This process's environment without what says where Ray and the store are, but for one thing: whatever other
-    Ray runs on the machine is left alone.
+def clean_environment(*, own_ray: bool = True) -> dict[str, str]:
+    """This process's environment without what says where Ray and the store are.
+
+    With `own_ray` each process starts a Ray of its own, and leaves alone whatever else runs on the machine.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("CHOREOGRAPHY_", "RAY_"))}
-    return {**kept, "RAY_ADDRESS": "local"}
+    return {**kept, "RAY_ADDRESS": "local"} if own_ray else kept
 
 
-def run_python(folder: Path, *arguments: str, timeout: float = 120) -> Ran:
-    """Python in `folder`, with a store and a Ray of its own."""
+def run_python(folder: Path, *arguments: str, own_ray: bool = True, timeout: float = 120) -> Ran:
+    """Python in `folder`, with a store of that folder."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env=clean_environment(),
+        env=clean_environment(own_ray=own_ray),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -40,9 +41,9 @@ def run_python(folder: Path, *arguments: str, timeout: float = 120) -> Ran:
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-def choreography(folder: Path, *arguments: str, timeout: float = 300) -> Ran:
-    """The command line in `folder`, with a store and a Ray of its own."""
-    return run_python(folder, "-m", "choreography_ray.cli", *arguments, timeout=timeout)
+def choreography(folder: Path, *arguments: str, own_ray: bool = True, timeout: float = 300) -> Ran:
+    """The command line in `folder`, with a store of that folder."""
+    return run_python(folder, "-m", "choreography_ray.cli", *arguments, own_ray=own_ray, timeout=timeout)
 
 
 def is_alive(pid: int) -> bool:

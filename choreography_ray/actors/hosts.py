@@ -15,7 +15,7 @@ from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.gcs import ActorInfo, Fate, RayTables
 from choreography_ray.actors.host import HostActor
 from choreography_ray.actors.names import host_actor
-from choreography_ray.actors.ray_api import OURS, create, end, find
+from choreography_ray.actors.ray_api import OURS, create, end, find, has_room
 from choreography_ray.codec import decode
 from choreography_ray.core import events as e
 from choreography_ray.engine.job_engine import JobEngine
@@ -121,7 +121,7 @@ class RayHosts:
         if known.is_ended:
             await self._kill(known)
             return
-        if await self._await_start(host, known):
+        if await self._await_start(host, known, options):
             await self._watch(host, known)
 
     def _make(self, host: HostId, options: dict[str, Any]) -> Any:
@@ -134,7 +134,7 @@ class RayHosts:
         options = {"scheduling_strategy": "SPREAD", **options, **ours}
         return create(HostActor, options, self._job_id, host, self._connection)
 
-    async def _await_start(self, host: HostId, known: _Host) -> bool:
+    async def _await_start(self, host: HostId, known: _Host, options: dict[str, Any]) -> bool:
         """Until the host has asked for its lease: True. False: it never will, and that was told."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -152,12 +152,21 @@ class RayHosts:
                 return False
             waited = loop.time() - began
             if not info.worker_id and waited >= WAITING_SECONDS and not has_waited:
-                has_waited = True
-                self._engine.post(e.HostWaited(host))
+                # Where there is room for it its runtime_env is being made or its process begins: either may fail.
+                has_waited = not await self._is_there_room(options)
+                if has_waited:
+                    self._engine.post(e.HostWaited(host))
             if not info.worker_id and waited >= self._placement and not known.is_withdrawn:
                 known.is_withdrawn = True
                 await self._kill(known)
         return True
+
+    async def _is_there_room(self, options: dict[str, Any]) -> bool:
+        try:
+            return await asyncio.to_thread(has_room, options)
+        except Exception as error:  # noqa: BLE001 - a GCS that does not answer says nothing: ask again
+            log.info("the GCS did not answer: %s", error)
+            return True
 
     async def _info(self, known: _Host) -> ActorInfo | None:
         try:

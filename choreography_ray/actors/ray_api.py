@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 # Ray's own annotations are partial: typed as unknown here, once, rather than at every call.
 _ray: Any = importlib.import_module("ray")
+_state: Any = importlib.import_module("ray._private.state")
+_resources_of: Any = importlib.import_module("ray._common.utils").resources_from_ray_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,19 @@ def live_nodes() -> dict[str, str]:
 def cluster_cpus() -> int:
     """CPUs of the nodes that are alive. Blocks."""
     return int(_ray.cluster_resources().get("CPU", 0))
+
+
+def has_room(options: Mapping[str, Any]) -> bool:
+    """Whether a node has free what an actor with these options takes, as far as the GCS has heard. Blocks.
+
+    False also where more than resources decides: an actor without a process is taken to wait for them then.
+    """
+    strategy = options.get("scheduling_strategy") or "DEFAULT"
+    if not isinstance(strategy, str) or options.get("label_selector") or options.get("placement_group"):
+        return False
+    wanted = {"CPU": 1, **_resources_of(options)}  # an actor of which nothing is said is placed where a CPU is free
+    nodes = _state.available_resources_per_node().values()
+    return any(all(free.get(name, 0) >= amount for name, amount in wanted.items()) for free in nodes)
 
 
 OURS: dict[str, Any] = {"lifetime": "detached", "max_task_retries": 0}

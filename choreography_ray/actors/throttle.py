@@ -67,7 +67,9 @@ class ThrottleActor:
             self._resolve(self._table.tick(time.monotonic()))
 
     async def _others(self) -> list[ActorInfo]:
-        return [row for row in await self._tables.actors(self._connection.ray_namespace) if row.name == THROTTLE][1:]
+        me = here().actor_id
+        rows = await self._tables.actors(self._connection.ray_namespace)
+        return [row for row in rows if row.name == THROTTLE and row.actor_id != me]
 
     async def _follow_cpus(self) -> None:
         if self._maximum is None:

@@ -50,7 +50,7 @@ from choreography_ray.model import (
 from choreography_ray.options import ClusterOptions, JobsOptions, Settings
 from choreography_ray.progress import record_of
 from choreography_ray.records import JobDocument
-from choreography_ray.storage.mongo import MongoStorage
+from choreography_ray.storage.mongo import MongoStorage, database_name
 from choreography_ray.storage.protocol import JobFilter, JobStorage
 
 log = logging.getLogger(__name__)
@@ -287,9 +287,11 @@ class AsyncChoreography:
 
 
 def connect_settings(mongo_url: str | None, namespace: str | None) -> Settings:
-    """What the environment says, with the arguments on top."""
+    """What the environment says, with the arguments on top. Raises ValueError for what cannot be a namespace."""
     given = {"mongo_url": mongo_url, "namespace": namespace}
-    return Settings().model_copy(update={name: value for name, value in given.items() if value is not None})
+    settings = Settings().model_copy(update={name: value for name, value in given.items() if value is not None})
+    database_name(settings.namespace)  # now, before anything is started for it
+    return settings
 
 
 async def check_store(settings: Settings) -> None:

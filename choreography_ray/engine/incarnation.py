@@ -10,6 +10,7 @@ from choreography_ray.core.commands import ReportStart
 from choreography_ray.core.job_machine import JobMachine, JobRules
 from choreography_ray.core.ledger import Ledger
 from choreography_ray.core.slots import JobSlots
+from choreography_ray.engine.confirmation import Confirmation, Question
 from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.plans import Plans
@@ -41,6 +42,7 @@ class Incarnation:
         clock: Clock,
         ports: Ports,
         lease_seconds: float,
+        is_current: Question | None = None,
     ) -> None:
         self.job_id = job_id
         self._actor = actor
@@ -51,6 +53,7 @@ class Incarnation:
         self._ports = ports
         self._lease_seconds = lease_seconds
         self._writer = Writer(clock)
+        self._confirmation = Confirmation(clock, lease_seconds, is_current)
         self._job: JobWriter | None = None
         self._hooks: Hooks | None = None
         self._engine: JobEngine | None = None
@@ -88,11 +91,17 @@ class Incarnation:
         return self._writer.trouble
 
     async def ask(self, host: HostId, is_first: bool) -> Lease:
-        """A host asks for its lease [S10.2]. Before the ledger is read, leases that exist are renewed."""
+        """A host asks for its lease [S10.2]. Before the ledger is read, leases that exist are renewed.
+
+        Raises `Fenced` when this incarnation cannot tell: only the job's end, not its own, is an end for the host.
+        """
         if self._is_over:
             return Lease(None)
+        left = self._confirmation.left()
+        if left <= 0:
+            raise Fenced(self.job_id)
         if self._engine is None:
-            return Lease(self._lease_seconds) if not is_first else Lease(None)
+            return Lease(left) if not is_first else Lease(None)
         return await self._engine.ask(host, is_first)
 
     async def deliver(self, document: OutcomeDocument) -> None:
@@ -109,31 +118,48 @@ class Incarnation:
             document = await self._take_over()
             code = await self._load_code(document.code)
             self._hooks = Hooks(code, self, document.request, document.state, document.options, self._user)
-            return await self._live(document, code)
+            status = await self._live(document, code)
+            self._is_over = True
+            return status
         except StartRefused as refused:
-            return await self._refuse(refused)
+            status = await self._refuse(refused)
+            self._is_over = True
+            return status
         except UnknownJobType as error:
             self._answer(ReportStart(StartJobReason.UNKNOWN, (str(error),)))
             raise
         finally:
-            self._is_over = True
+            self._confirmation.close()
             if not self.started.done():
                 self.started.set_result(ReportStart(StartJobReason.UNKNOWN, ("the job actor ended",)))
 
     async def _take_over(self) -> JobDocument:
-        before = await self._writer.certain(lambda: self._storage.read_job(self.job_id))
-        if before is None:
-            raise JobNotFound(self.job_id)
-        fence = await self._writer.certain(lambda: self._storage.next_number("fence"))
-        if not await self._writer.certain(lambda: self._storage.raise_fence(self.job_id, before.fence, fence)):
-            raise Fenced(self.job_id)
+        fence = await self._raise_fence()
         await self._writer.certain(lambda: self._storage.fence_ledger(self.job_id, fence))
         document = await self._writer.certain(lambda: self._storage.read_job(self.job_id))
         if document is None or document.fence != fence:
             raise Fenced(self.job_id)
-        self._is_first = before.fence == 0
         self._job = JobWriter(document, self._storage, self._clock, self._writer)
+        self._confirmation.keep_asking(lambda: self._has_fence(fence))
         return document
+
+    async def _raise_fence(self) -> int:
+        while True:
+            before = await self._writer.certain(lambda: self._storage.read_job(self.job_id))
+            if before is None:
+                raise JobNotFound(self.job_id)
+            fence = await self._writer.certain(lambda: self._storage.next_number("fence"))
+            if not await self._confirmation.is_current():
+                raise Fenced(self.job_id)
+            known = before.fence
+            if await self._writer.certain(lambda: self._storage.raise_fence(self.job_id, known, fence)):  # noqa: B023
+                self._is_first = known == 0
+                return fence
+            # An incarnation that is not the job's any more was faster: the GCS says whose turn it is.
+
+    async def _has_fence(self, fence: int) -> bool:
+        stored = await self._storage.read_job(self.job_id)
+        return stored is not None and stored.fence == fence
 
     async def _live(self, document: JobDocument, code: Loaded) -> JobStatus:
         assert self._job is not None and self._hooks is not None
@@ -172,7 +198,7 @@ class Incarnation:
         plans = Plans(self.job_id, self._storage, self._writer, document.plan.segment_steps)
         self._hooks.plans = plans
         engine = JobEngine(
-            machine, self._storage, self._job, self._writer, self._hooks, plans, self._clock, self._lease_seconds
+            machine, self._storage, self._job, self._writer, self._hooks, plans, self._clock, self._confirmation
         )
         engine.hosts, engine.throttle = self._ports(engine)
         if self._is_first:

@@ -10,6 +10,7 @@ from typing import Any, assert_never
 from choreography_ray.core import commands as c
 from choreography_ray.core import events as e
 from choreography_ray.core.job_machine import JobMachine
+from choreography_ray.engine.confirmation import Confirmation
 from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.plans import Plans
 from choreography_ray.engine.ports import Clock, HostsPort, Lease, ThrottlePort, Work
@@ -39,7 +40,7 @@ class JobEngine:
         hooks: Hooks,
         plans: Plans,
         clock: Clock,
-        lease_seconds: float,
+        confirmation: Confirmation,
     ) -> None:
         self.machine = machine
         self.hosts: HostsPort | None = None
@@ -50,7 +51,7 @@ class JobEngine:
         self._hooks = hooks
         self._plans = plans
         self._clock = clock
-        self._lease_seconds = lease_seconds
+        self._confirmation = confirmation
         self._job_id = machine.document.job_id
         self._events: list[e.Event] = []
         self._news = asyncio.Event()
@@ -88,17 +89,27 @@ class JobEngine:
         if self.machine.is_finished or not self.machine.knows(host):
             return Lease(None)
         document = self.machine.document
+        left = self._confirmation.left()
         if not is_first:
-            return Lease(self._lease_seconds, document.fence)
-        self.post(e.HostCameUp(host))
+            return Lease(left, document.fence)
         waiting = self._first_work.get(host)
-        work = None if waiting is None else await asyncio.shield(waiting)
-        return Lease(self._lease_seconds, document.fence, work, document.code, document.options)
+        if waiting is None:
+            return Lease(None)  # only the incarnation that created a host gives it its first lease [S10.1]
+        self.post(e.HostCameUp(host))
+        await asyncio.wait({waiting})
+        if waiting.cancelled():
+            return Lease(None)
+        # The lease counts from when the host asked, but no longer than this incarnation is confirmed now.
+        left = self._confirmation.left()
+        if left <= 0:
+            raise Fenced(self._job_id)
+        return Lease(left, document.fence, waiting.result(), document.code, document.options)
 
     # The loop.
 
     async def run(self, begin: list[c.Command]) -> JobStatus:
         """Carry out `begin`, then turn after turn until the job is finished."""
+        self._confirmation.refuted.add_done_callback(lambda _: self._fail(Fenced(self._job_id)))
         try:
             await self._carry_out_turn(begin)
             while not self.machine.is_finished:
@@ -296,5 +307,8 @@ class JobEngine:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # A broken promise of ours or the store's: this incarnation cannot go on, the next one can.
-            self._failed = self._failed or error
-            self._news.set()
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = self._failed or error
+        self._news.set()

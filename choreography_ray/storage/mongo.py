@@ -29,6 +29,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import (
     BulkWriteError,
+    ConfigurationError,
     ConnectionFailure,
     DocumentTooLarge,
     DuplicateKeyError,
@@ -125,7 +126,7 @@ def _answering(
                 raise
             raise translated from error
 
-    return answer
+    return answer  # type: ignore[return-value]  # mypy takes every coroutine function's for a mere Coroutine
 
 
 class MongoStorage:
@@ -162,7 +163,10 @@ class MongoStorage:
         if client is None:
             chosen = {name: value for name, value in _DEFAULTS.items() if f"{name}=".lower() not in self.url.lower()}
             options: dict[str, Any] = {"tz_aware": True, "appname": "choreography-ray", **chosen, **_GUARANTEES}
-            client = self._clients[loop] = AsyncMongoClient[Document](self.url, **options)
+            try:
+                client = self._clients[loop] = AsyncMongoClient[Document](self.url, **options)
+            except ConfigurationError as error:
+                raise ValueError(f"{self.where!r} is no URL of a MongoDB: {error}") from error
         return client[self._database_name]
 
     def _in(self, collection: str) -> AsyncCollection[Document]:

@@ -7,52 +7,80 @@ from collections import Counter
 from choreography_ray.codec import decode
 from choreography_ray.core.ledger import recount, total
 from choreography_ray.model import JobId
-from choreography_ray.records import StepCode
-from tests.simulation.jobs import Batch, BatchState
-from tests.simulation.world import World, _types
+from choreography_ray.records import JobDocument, StepCode
 from tests.simulation import jobs
+from tests.simulation.actors import types_of
+from tests.simulation.jobs import Batch, BatchState
+from tests.simulation.world import World
+
+RESOLVE = types_of(jobs.Pieces).__getitem__
+
+
+def check_world(world: World) -> None:
+    """Nothing happened that must never, and nothing is left: no host, no slot."""
+    assert not world.violations, world.violations[:5]
+    assert not world.hosts, f"hosts are left: {list(world.hosts)}"
+    assert world.table is None or world.table.held == 0, f"the throttle holds {world.table.held}"
 
 
 async def check_end(world: World, job_id: str = "job") -> None:
-    """Counts equal a recount, every hook ran exactly once in effect, no stage began early, the bound was kept."""
+    """Counts equal a recount, every hook ran exactly once in effect, every record is where it belongs."""
+    assert not world.violations, world.violations[:5]
     document = await world.document(job_id)
     assert document.status.is_final, document.status
     assert document.plan is not None
     assert not document.journal
+    counts = document.counts
+    assert counts.succeeded + counts.failed + counts.unreachable == document.plan.total
+    if document.is_cleared:
+        await _check_cleared(world, document)
+        return
     segments = await world.store.read_ledger(JobId(job_id))
     kinds = await world.store.read_plan(JobId(job_id), document.plan.fence)
     stages = recount(kinds, segments, document.plan.segment_steps)
-    assert document.counts == total(stages)
+    assert counts == total(stages)
     assert document.stage_counts == stages
-    counts = document.counts
-    assert counts.succeeded + counts.failed + counts.unreachable == document.plan.total
     assert not any(group for segment in segments for group in segment.groups)
-    resolve = _types(jobs.Pieces).__getitem__
-    request, state = decode(document.request, resolve), decode(document.state, resolve)
+    request, state = decode(document.request, RESOLVE), decode(document.state, RESOLVE)
     assert isinstance(request, Batch) and isinstance(state, BatchState)
-    await _check_steps(world, job_id, request, state)
-    _check_marks(world)
+    assert state.is_complete
+    await _check_steps(world, document, request, state)
 
 
-async def _check_steps(world: World, job_id: str, request: Batch, state: BatchState) -> None:
-    codes = b"".join(s.codes for s in await world.store.read_ledger(JobId(job_id)))
+async def _check_steps(world: World, document: JobDocument, request: Batch, state: BatchState) -> None:
+    job_id = document.job_id
+    codes = world.codes(job_id)
     by_code = {code: [p.key for p, c in zip(request.pieces, codes, strict=True) if c == code] for code in StepCode}
-    failed = by_code[StepCode.COMPLETED_WITH_FAILURE] + by_code[StepCode.FAILED]
-    assert Counter(state.done) == Counter(by_code[StepCode.COMPLETED_SUCCESSFULLY])
-    assert Counter(state.failed) == Counter(failed)
-    records = await world.store.read_failures(JobId(job_id), take=100_000)
-    assert Counter(r.step_id for r in records) == Counter(failed)
-    ended = Counter(key for _, what, (key, _, _) in world.marks if what == "end")
-    assert all(ended[key] >= 1 for key in state.done)
+    succeeded = Counter(by_code[StepCode.COMPLETED_SUCCESSFULLY])
+    failed = Counter(by_code[StepCode.COMPLETED_WITH_FAILURE] + by_code[StepCode.FAILED])
+    assert Counter(state.done) == succeeded
+    assert Counter(state.failed) == failed
+    records = await world.store.read_failures(job_id, take=100_000)
+    assert Counter(r.step_id for r in records) == failed
+    results = await world.store.read_results(job_id, take=100_000)
+    assert [r.step_id for r in results] == (sorted(succeeded, key=_place(request)) if document.keep_results else [])
+    ended = Counter(body.key for _, what, body in world.marks if what == "end" and body.job == job_id)
+    assert all(ended[key] >= 1 for key in succeeded)
+    _check_attempts(document, request, codes)
 
 
-def _check_marks(world: World) -> None:
-    assert world.peak <= world.slots, f"{world.peak} bodies at once, the bound is {world.slots}"
-    running: Counter[str] = Counter()
-    stages = sorted({stage for _, _, (_, stage, _) in world.marks})
-    last_end = {s: max(t for t, what, (_, stage, _) in world.marks if what == "end" and stage == s) for s in stages}
-    for time, what, (key, stage, _) in world.marks:
-        running[key] += 1 if what == "begin" else -1
-        assert running[key] <= 1, f"two bodies of {key} at once"
-        if what == "begin":
-            assert all(time >= last_end[s] for s in stages if s < stage), f"stage {stage} began early"
+def _place(request: Batch):  # type: ignore[no-untyped-def]
+    return {piece.key: piece.ordinal for piece in request.pieces}.__getitem__
+
+
+def _check_attempts(document: JobDocument, request: Batch, codes: bytes) -> None:
+    """A step whose body would have come through did, unless it could not be started or was not reached."""
+    for piece, code in zip(request.pieces, codes, strict=True):
+        if code == StepCode.COMPLETED_SUCCESSFULLY:
+            assert piece.fail_first < document.options.max_step_attempts, piece
+        if code == StepCode.COMPLETED_WITH_FAILURE:
+            assert piece.fail_first >= document.options.max_step_attempts, piece
+
+
+async def _check_cleared(world: World, document: JobDocument) -> None:
+    job_id = document.job_id
+    assert document.request is None and document.state is None
+    left = world.store._job(job_id)  # noqa: SLF001
+    records = {name: getattr(left, name) for name in ("plans", "segments", "prepared", "ledger", "steps", "failures")}
+    assert not any(records.values()), {name: len(kept) for name, kept in records.items() if kept}
+    assert len(left.results) == (document.counts.succeeded if document.keep_results else 0)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
 from choreography_ray.job import Job, JobState
 from choreography_ray.model import StageFailureBehavior, StepHosting
 from choreography_ray.step import JobStep, JobStepState
-from tests.simulation.world import World
+from tests.simulation.world import Body, World
 
 
 class Piece(BaseModel):
-    """What a step is to do."""
+    """What a step is to do. `checkpoints`: it makes so many durable, and goes on from the last."""
 
     key: str
+    ordinal: int = 0
     stage: int = 0
     seconds: float = 0.0
     fail_first: int = 0
-    shared: bool = False
+    shared: int = 0
+    """How many steps its actor performs at a time; 0: it has one of its own."""
+    checkpoints: int = 0
     refuse: bool = False
 
 
@@ -28,12 +31,14 @@ class PieceState(JobStepState):
     """What the body sees."""
 
     piece: Piece | None = None
+    position: int = 0
 
 
 class Work(JobStep[Piece, str, PieceState]):
     """Takes its time, then fails or gives its key."""
 
     world: ClassVar[World]
+    checkpoint_after_every_batch = True
 
     def prepare_step(self, request: Piece) -> None:
         if request.refuse:
@@ -42,24 +47,46 @@ class Work(JobStep[Piece, str, PieceState]):
     def initialize_state(self, request: Piece) -> None:
         self.state.piece = request
 
-    async def perform_step(self, state: PieceState, context: object) -> str:
+    async def perform_step(self, state: PieceState, context: Any) -> str:
         piece = state.piece
         assert piece is not None
-        attempt = context.attempt  # type: ignore[attr-defined]
-        self.world.begin((piece.key, piece.stage, attempt))
+        body = Body(context.job_id, piece.key, piece.ordinal, piece.stage, context.attempt)
+        self.world.begin(body)
         try:
-            await asyncio.sleep(piece.seconds)
-            if attempt <= piece.fail_first:
-                raise ValueError(f"{piece.key} fails on attempt {attempt}")
+            self.world.resumed(body, state.position)
+            for position in range(state.position + 1, piece.checkpoints + 1):
+                await asyncio.sleep(piece.seconds / (piece.checkpoints + 1))
+                await self._reach(body, position, context)
+            await asyncio.sleep(piece.seconds / (piece.checkpoints + 1))
+            if context.attempt <= piece.fail_first:
+                raise ValueError(f"{piece.key} fails on attempt {context.attempt}")
             return piece.key
         finally:
-            self.world.end((piece.key, piece.stage, attempt))
+            self.world.end(body)
+
+    async def _reach(self, body: Body, position: int, context: Any) -> None:
+        async def commit() -> None:
+            self.state.position = position
+            await context.write_checkpoint_debounced()
+
+        await context.invoke_on_actor(commit)
+        self.world.reached(body, position)
 
 
 class SharedWork(Work):
     """The same on warm hosts."""
 
     hosting = StepHosting.SHARED_ACTORS
+
+
+class SharedPairs(Work):
+    """The same on warm hosts, two at a time."""
+
+    hosting = StepHosting.SHARED_ACTORS
+    steps_per_actor = 2
+
+
+CLASSES = (Work, SharedWork, SharedPairs)
 
 
 class Batch(BaseModel):
@@ -74,6 +101,7 @@ class BatchState(JobState):
 
     done: list[str] = []
     failed: list[str] = []
+    is_complete: bool = False
 
 
 class Pieces(Job[Batch, BatchState]):
@@ -83,9 +111,7 @@ class Pieces(Job[Batch, BatchState]):
 
     def prepare_steps(self, request: Batch):  # type: ignore[no-untyped-def]
         for piece in request.pieces:
-            yield self.create_step(
-                SharedWork if piece.shared else Work, piece, stage=piece.stage, step_id=piece.key
-            )
+            yield self.create_step(CLASSES[piece.shared], piece, stage=piece.stage, step_id=piece.key)
 
     def get_failure_behavior_for(self, stage: int) -> StageFailureBehavior:
         if stage in self.request.continue_stages:
@@ -94,3 +120,26 @@ class Pieces(Job[Batch, BatchState]):
 
     def on_step_completed_or_stopped(self, step_id: str, result) -> None:  # type: ignore[no-untyped-def, override]
         (self.state.done if result.is_success else self.state.failed).append(step_id)
+
+    def on_all_steps_completed(self) -> None:
+        self.state.is_complete = True
+
+
+class KeptPieces(Pieces):
+    """Its results are kept too."""
+
+    keep_results = True
+
+
+class PassingPieces(Pieces):
+    """Cleared when it is over, whatever became of it; only its results are kept."""
+
+    keep_after_completed = False
+    keep_after_completed_with_failures = False
+    keep_results = True
+
+
+def batch(pieces: list[Piece], continue_stages: list[int] | None = None) -> Batch:
+    """A request whose pieces know their ordinals."""
+    numbered = [piece.model_copy(update={"ordinal": i}) for i, piece in enumerate(pieces)]
+    return Batch(pieces=numbered, continue_stages=continue_stages or [])

@@ -11,14 +11,14 @@ from choreography_ray.options import JobsOptions
 from choreography_ray.records import Counts
 from tests.simulation.check import check_end
 from tests.simulation.faults import Cut, Fault
-from tests.simulation.jobs import Batch, Piece, Pieces, Work
+from tests.simulation.jobs import Piece, Pieces, Work, batch
 from tests.simulation.loop import run
 from tests.simulation.world import World
 
 PIECES = [
     *(Piece(key=f"a{i}", stage=0, fail_first=1 if i == 2 else 0) for i in range(4)),
-    *(Piece(key=f"b{i}", stage=10, shared=True, fail_first=9 if i == 1 else 0) for i in range(8)),
-    *(Piece(key=f"c{i}", stage=20, shared=i % 2 == 0) for i in range(4)),
+    *(Piece(key=f"b{i}", stage=10, shared=1, fail_first=9 if i == 1 else 0) for i in range(8)),
+    *(Piece(key=f"c{i}", stage=20, shared=1 - i % 2) for i in range(4)),
     Piece(key="d", stage=30, fail_first=9),
     Piece(key="e", stage=40),
 ]
@@ -29,8 +29,7 @@ NEVER = 10**9
 
 async def play(world: World) -> None:
     Work.world = world
-    batch = Batch(pieces=PIECES, continue_stages=[10])
-    job = await world.start(Pieces, batch, options=OPTIONS)
+    job = await world.start(Pieces, batch(PIECES, [10]), options=OPTIONS)
     await job.ended
     document = await world.document()
     if document.plan is None or (document.status is JobStatus.FAILED and document.start_error):

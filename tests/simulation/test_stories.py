@@ -8,8 +8,8 @@ import pytest
 
 from choreography_ray.model import JobStatus
 from choreography_ray.options import JobsOptions
-from tests.simulation.check import check_end
-from tests.simulation.jobs import Batch, Piece, Pieces, Work
+from tests.simulation.check import check_end, check_world
+from tests.simulation.jobs import Piece, Pieces, Work, batch
 from tests.simulation.loop import run
 from tests.simulation.world import World
 
@@ -18,22 +18,24 @@ async def play(world: World, pieces: list[Piece], *, continue_stages: list[int] 
     """Run one job to its end and check what must hold."""
     Work.world = world
     chosen = JobsOptions(**options)  # type: ignore[arg-type]
-    job = await world.start(Pieces, Batch(pieces=pieces, continue_stages=continue_stages or []), options=chosen)
+    job = await world.start(Pieces, batch(pieces, continue_stages), options=chosen)
     await job.ended
     await check_end(world)
+    await world.settle()
+    check_world(world)
     return await world.document()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_every_step_of_a_plain_job_succeeds(shared: bool) -> None:
+@pytest.mark.parametrize("shared", [0, 1, 2])
+def test_every_step_of_a_plain_job_succeeds(shared: int) -> None:
     pieces = [Piece(key=str(i), shared=shared) for i in range(30)]
     document = run(play(World(), pieces))
     assert document.status is JobStatus.COMPLETED_SUCCESSFULLY
     assert document.counts.succeeded == 30
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_failed_stage_leaves_later_stages_unreachable(shared: bool) -> None:
+@pytest.mark.parametrize("shared", [0, 1, 2])
+def test_a_failed_stage_leaves_later_stages_unreachable(shared: int) -> None:
     pieces = [
         Piece(key=f"{s}-{i}", stage=s, shared=shared, fail_first=(s, i) == (10, 1)) for s in (0, 10, 20) for i in range(5)
     ]

@@ -54,6 +54,12 @@ class Echo(JobStep[Request, int, EchoState]):
         return triple(state.n)
 
 
+class Louder(Echo):
+    """Differs from what it is derived from in a single attribute."""
+
+    steps_per_actor = 2
+
+
 class EchoJobState(JobState):
     done: list[Base] = []
 
@@ -62,6 +68,7 @@ class EchoJob(Job[Request, EchoJobState]):
     def prepare_steps(self, request: Request) -> Iterator[StepDetails]:
         yield self.create_step(Echo, request, step_id="one")
         yield self.create_step(Echo, Request(n=7))
+        yield self.create_step(Louder, request)
 
     def can_resume(self) -> Any:
         return super().can_resume()

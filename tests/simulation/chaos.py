@@ -1,0 +1,148 @@
+"""Stories by chance: what jobs there are, and what strikes them when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from choreography_ray.job import Job
+from choreography_ray.options import JobsOptions
+from tests.simulation.check import check_end, check_world
+from tests.simulation.jobs import Piece, Work, batch
+from tests.simulation.world import Wire, World
+
+
+class Blow(StrEnum):
+    """What can strike."""
+
+    KILL_JOB = "kill a job actor"
+    KILL_HOST = "kill a host"
+    CUT_JOB = "cut a job actor off"
+    CUT_HOST = "cut a host off"
+    KILL_THROTTLE = "kill the throttle"
+    STORE_AWAY = "the store answers nobody"
+    JOB_WITHOUT_STORE = "the store does not answer a job actor"
+
+
+@dataclass(frozen=True)
+class Strike:
+    """`at` seconds after the start; `pick` chooses the victim, `seconds` says how long it lasts."""
+
+    at: float
+    blow: Blow
+    pick: int = 0
+    seconds: float = 5.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One job of a story."""
+
+    job_class: type[Job[Any, Any]]
+    pieces: tuple[Piece, ...]
+    continue_stages: tuple[int, ...] = ()
+    window: int | None = None
+    attempts: int = 1
+    backoff: float = 2.0
+    starts: int = 16
+    begins_at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Story:
+    """Everything that a world is told in advance."""
+
+    plans: tuple[Plan, ...]
+    strikes: tuple[Strike, ...] = ()
+    wire: Wire = Wire()
+    slots: int = 3
+    seed: int = 0
+    failing: float = 0.0
+    """Share of hosts that fail to start."""
+    waiting: float = 0.0
+    """Share of hosts that wait for their resources, some of them longer than `placement_timeout`."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def strike(world: World, one: Strike) -> None:
+    """Let it happen."""
+    jobs = [job for job in world.jobs.values() if not job.is_over]
+    hosts = list(world.hosts.values())
+    if one.blow is Blow.KILL_THROTTLE:
+        world.kill_throttle(one.seconds / 4)
+    elif one.blow is Blow.STORE_AWAY:
+        world.store_away_until = world.now + one.seconds
+    elif one.blow in (Blow.KILL_HOST, Blow.CUT_HOST):
+        if hosts:
+            host = hosts[one.pick % len(hosts)]
+            if one.blow is Blow.KILL_HOST:
+                host.die()
+            else:
+                host.process.cut()
+                asyncio.get_running_loop().call_later(one.seconds, host.process.heal)
+    elif jobs:
+        job = jobs[one.pick % len(jobs)]
+        if one.blow is Blow.KILL_JOB:
+            job.die()
+        elif one.blow is Blow.CUT_JOB:
+            job.cut(one.seconds, noticed_after=2.0 + one.pick % 7)
+        elif job.process is not None:
+            world.without_store[job.process] = world.now + one.seconds
+
+
+async def _strike_all(world: World, strikes: Sequence[Strike]) -> None:
+    begin = world.now
+    for one in sorted(strikes, key=lambda s: s.at):
+        await asyncio.sleep(max(0.0, begin + one.at - world.now))
+        strike(world, one)
+
+
+def make(story: Story) -> World:
+    """The world of a story."""
+    world = World(slots=story.slots, seed=story.seed, wire=story.wire)
+    Work.world = world
+
+    def placement(kind: object) -> float:
+        return world.random.choice((3.0, 30.0, 100.0)) if world.random.random() < story.waiting else 0.0
+
+    world.placement = placement
+    world.failing_hosts = lambda kind: world.random.random() < story.failing
+    return world
+
+
+async def play(story: Story) -> World:
+    """Tell the story to its end: every job ends, and all that must hold does."""
+    world = make(story)
+    world.spawn(_strike_all(world, story.strikes))
+    begin = world.now
+    jobs = {}
+    for number, plan in enumerate(sorted(story.plans, key=lambda p: p.begins_at)):
+        await asyncio.sleep(max(0.0, begin + plan.begins_at - world.now))
+        options = JobsOptions(
+            max_active_steps_per_job=plan.window,
+            max_step_attempts=plan.attempts,
+            step_retry_backoff=timedelta(seconds=plan.backoff),
+            max_concurrent_step_starts=plan.starts,
+            max_step_crashes=50,
+            max_job_crashes=50,
+            **story.options,
+        )
+        request = batch(list(plan.pieces), list(plan.continue_stages))
+        job = await world.start(plan.job_class, request, options=options, job_id=f"job{number}")
+        jobs[f"job{number}"] = job
+    for job_id, job in jobs.items():
+        await job.ended
+        document = await world.document(job_id)
+        if document.plan is None:
+            # The process died before a plan was saved: nothing ran, and nothing is planned again [S4].
+            assert job.incarnations > 1 or document.start_error, document
+            continue
+        await check_end(world, job_id)
+    await world.settle()
+    check_world(world)
+    assert story.strikes or story.wire != Wire() or not world.held_soon, "slots outlive their jobs"
+    return world
