@@ -259,9 +259,14 @@ class LiveProgress:
             self._write_line(record)
 
     @property
+    def failures_told(self) -> int:
+        """How many failures were told one by one."""
+        return len(self._failures_told)
+
+    @property
     def wants_failures(self) -> bool:
         """False once enough were told: the caller may save itself reading them."""
-        return len(self._failures_told) < SHOWN_FAILURES
+        return self.failures_told < SHOWN_FAILURES
 
     def _tell_failure(self, step: StepRecord) -> None:
         if step.step_id in self._failures_told or not self.wants_failures:
@@ -269,7 +274,7 @@ class LiveProgress:
         self._failures_told.add(step.step_id)
         name = clean(step.name or step.step_id, 80)
         self._console.print(Text(f"failed: {name} (attempt {step.attempt}): {failure_line(step)}", style="red"))
-        if len(self._failures_told) == SHOWN_FAILURES:
+        if self.failures_told == SHOWN_FAILURES:
             self._console.print(Text("further failures are only counted", style="red"))
 
     def _view(self, record: JobRecord) -> RenderableType:

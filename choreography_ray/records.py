@@ -256,6 +256,7 @@ class KeptResult:
     ordinal: int
     step_id: StepId
     value: Payload
+    stage: int = 0
 
 
 class Decision(StrEnum):

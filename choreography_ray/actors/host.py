@@ -11,14 +11,14 @@ from choreography_ray.actors.deadman import Deadman
 from choreography_ray.actors.names import job_actor
 from choreography_ray.actors.ray_api import find, here
 from choreography_ray.actors.threads import ThreadedUserCode, ThreadRunner
+from choreography_ray.code import LoadedCode
 from choreography_ray.core.policies import LEASE_SECONDS
 from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.host_engine import HostEngine
 from choreography_ray.engine.ports import Lease, Whereabouts, Work
 from choreography_ray.engine.writes import Writer
 from choreography_ray.model import HostId, JobId
-from choreography_ray.records import OutcomeDocument, Run
-from choreography_ray.storage.protocol import JobStorage
+from choreography_ray.records import CodeRef, OutcomeDocument, Run
 
 
 class HostProcess:
@@ -83,28 +83,31 @@ class HostActor:
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it on the actor's loop
-        self, job_id: JobId, host: HostId, connection: Connection
+        self, job_id: JobId, host: HostId, connection: Connection, code: CodeRef
     ) -> None:
         process = HostProcess()  # before anything that may hang
         storage = connection.storage()
         clock = SystemClock()
         writer = Writer(clock)
+        await writer.certain(storage.open)
+        # What cannot be loaded here fails the constructor, and so the start: Ray tells the job actor why [S4.4].
+        loaded = await load_stored_code(storage, writer, code)
+
+        async def load(ref: CodeRef) -> LoadedCode:
+            return loaded if ref == code else await load_stored_code(storage, writer, ref)
+
         self._engine = HostEngine(
             job_id,
             host,
             storage,
-            lambda ref: load_stored_code(storage, writer, ref),
+            load,
             RayJob(job_id, connection.ray_namespace),
             ThreadRunner(),
             ThreadedUserCode(),
             clock,
             process,
         )
-        self._engine.spawn(self._live(storage))
-
-    async def _live(self, storage: JobStorage) -> None:
-        await storage.open()
-        await self._engine.run()
+        self._engine.spawn(self._engine.run())
 
     async def tell(self, work: Work) -> bool:
         """Begin a group, once."""

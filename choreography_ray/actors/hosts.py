@@ -29,6 +29,8 @@ POLL_SECONDS = 0.5
 """How often the tables are asked about a host of which something must be found out."""
 WAITING_SECONDS = 1.0
 """A host that has no process after so long waits for its resources."""
+MAX_TEXT = 4_096
+"""Characters that are kept of what Ray tells of a failure."""
 ANSWER_SECONDS = 5.0
 """How long a live host may take to answer before the tables are asked about it."""
 
@@ -132,7 +134,8 @@ class RayHosts:
             "max_restarts": 0,
         }
         options = {"scheduling_strategy": "SPREAD", **options, **ours}
-        return create(HostActor, options, self._job_id, host, self._connection)
+        code = self._engine.machine.document.code
+        return create(HostActor, options, self._job_id, host, self._connection, code)
 
     async def _await_start(self, host: HostId, known: _Host, options: dict[str, Any]) -> bool:
         """Until the host has asked for its lease: True. False: it never will, and that was told."""
@@ -190,9 +193,12 @@ class RayHosts:
             failure = Failure("HostDied", info.cause or "the process ended before it asked for work")
             self._engine.post(e.HostDied(host, is_charged=True, failure=failure))
 
-    def _post_failed(self, host: HostId, error_type: str, message: str) -> None:
+    def _post_failed(self, host: HostId, error_type: str, told: str) -> None:
+        # Ray tells a whole traceback: the sentence that ends it says what is wrong.
+        message = next(reversed(told.strip().splitlines()), "")
+        failure = Failure(error_type, message[-MAX_TEXT:], traceback=told[-MAX_TEXT:])
         self._hosts.pop(host, None)
-        self._engine.post(e.HostFailedToStart(host, Failure(error_type, message[:4_096])))
+        self._engine.post(e.HostFailedToStart(host, failure))
 
     # A live host.
 
@@ -212,7 +218,7 @@ class RayHosts:
                 return
             if await self._is_confirmed_dead(known, asyncio.get_running_loop().time()):
                 self._hosts.pop(host, None)
-                self._engine.post(e.HostDied(host, is_charged=True, failure=Failure("HostDied", hint[:4_096])))
+                self._engine.post(e.HostDied(host, is_charged=True, failure=Failure("HostDied", hint[:MAX_TEXT])))
                 return
 
     async def _is_confirmed_dead(self, known: _Host, since: float) -> bool:

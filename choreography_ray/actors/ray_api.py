@@ -21,6 +21,8 @@ class Place:
     node_id: str
     actor_id: str
     is_restarted: bool
+    has_runtime_env: bool
+    gcs_address: str
 
 
 def here() -> Place:
@@ -28,7 +30,14 @@ def here() -> Place:
     context = _ray.get_runtime_context()
     actor_id = context.get_actor_id()
     is_restarted = bool(actor_id) and bool(context.was_current_actor_reconstructed)
-    return Place(context.get_worker_id(), context.get_node_id(), actor_id or "", is_restarted)
+    return Place(
+        context.get_worker_id(),
+        context.get_node_id(),
+        actor_id or "",
+        is_restarted,
+        context.get_runtime_env_string() not in ("", "{}"),
+        context.gcs_address,
+    )
 
 
 def is_connected() -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from pathlib import Path
 from typing import Any
 
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from choreography_ray.actors.clean import create_cleanly
 from choreography_ray.actors.names import STORE
-from choreography_ray.actors.ray_api import SERVICE, create, here
+from choreography_ray.actors.ray_api import SERVICE, create, find, here
 from choreography_ray.storage.embedded import EmbeddedStore
 
 KEEPERS_NAMESPACE = "choreography-stores"
@@ -40,12 +42,18 @@ class StoreKeeper:
 
 def keeper_handle(directory: Path) -> Any:
     """The keeper of a directory on this node, made by whoever needs it first. Blocks."""
-    digest = hashlib.blake2b(str(directory).encode(), digest_size=8).hexdigest()
-    on_this_node = NodeAffinitySchedulingStrategy(here().node_id, soft=False)
-    options = {
-        **SERVICE,
-        "name": f"{STORE}/{digest}",
-        "namespace": KEEPERS_NAMESPACE,
-        "scheduling_strategy": on_this_node,
-    }
-    return create(StoreKeeper, options, str(directory))
+    with contextlib.suppress(ValueError):
+        return find(_name(str(directory)), KEEPERS_NAMESPACE)
+    return create_cleanly(make_keeper, (str(directory), here().node_id))
+
+
+def make_keeper(place: tuple[str, str]) -> Any:
+    """Create the keeper of a directory on a node from this process, or find it. Blocks."""
+    directory, node_id = place
+    on_that_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    names = {"name": _name(directory), "namespace": KEEPERS_NAMESPACE}
+    return create(StoreKeeper, {**SERVICE, **names, "scheduling_strategy": on_that_node}, directory)
+
+
+def _name(directory: str) -> str:
+    return f"{STORE}/{hashlib.blake2b(directory.encode(), digest_size=8).hexdigest()}"

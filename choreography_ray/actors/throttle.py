@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from dataclasses import asdict, replace
 from typing import Any
 
+from choreography_ray.actors.clean import create_cleanly
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.gcs import ActorInfo, RayTables
 from choreography_ray.actors.names import JOB_PREFIX, THROTTLE, job_actor
-from choreography_ray.actors.ray_api import SERVICE, create, here
+from choreography_ray.actors.ray_api import SERVICE, create, find, here
 from choreography_ray.core.slot_messages import Exchange, ExchangeKey, Reply
 from choreography_ray.core.throttle import Replies, SlotTable
 from choreography_ray.engine.clock import SystemClock
@@ -125,5 +127,11 @@ class ThrottleActor:
 
 def throttle_handle(connection: Connection) -> Any:
     """The namespace's throttle, made by whoever needs it first. Blocks."""
-    options = {**SERVICE, "name": THROTTLE, "namespace": connection.ray_namespace}
-    return create(ThrottleActor, options, connection)
+    with contextlib.suppress(ValueError):
+        return find(THROTTLE, connection.ray_namespace)
+    return create_cleanly(make_throttle, connection)
+
+
+def make_throttle(connection: Connection) -> Any:
+    """Create the throttle from this process, or find it. Blocks."""
+    return create(ThrottleActor, {**SERVICE, "name": THROTTLE, "namespace": connection.ray_namespace}, connection)

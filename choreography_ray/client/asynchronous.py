@@ -25,7 +25,7 @@ from choreography_ray.client.reading import Reader
 from choreography_ray.code import describe_code
 from choreography_ray.codec import encode
 from choreography_ray.core.commands import ReportStart
-from choreography_ray.display import LiveProgress
+from choreography_ray.display import SHOWN_FAILURES, LiveProgress
 from choreography_ray.errors import (
     ChoreographyError,
     ClusterUnavailable,
@@ -374,7 +374,7 @@ class AsyncJobHandle:
             stack.callback(give_up)
             while True:
                 if live is not None:
-                    live.update(record)
+                    live.update(record, await self._new_failures(record, live))
                 if record.status.is_final or record.status is JobStatus.STOPPED:
                     return record
                 # The actor's word only ends the pause: what counts is what the store says.
@@ -382,6 +382,12 @@ class AsyncJobHandle:
                 if ended.done():
                     ended = asyncio.ensure_future(self._pause())
                 record = await self._after_removal()
+
+    async def _new_failures(self, record: JobRecord, live: LiveProgress) -> list[StepRecord]:
+        """What to tell of failures: nothing is read while there is nothing new."""
+        if record.progress.failed <= live.failures_told or not live.wants_failures:
+            return []
+        return await self._reader.failed_steps(SHOWN_FAILURES)
 
     async def _after_removal(self) -> JobRecord:
         try:

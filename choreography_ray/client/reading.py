@@ -100,6 +100,19 @@ class Reader:
         found = await self._storage.read_failures(self.job_id, ordinals, take=len(ordinals))
         return {failure.ordinal: failure for failure in found}
 
+    async def failed_steps(self, take: int) -> list[StepRecord]:
+        """The first failed steps in plan order, with what their failure records alone tell: the plan is not read."""
+        return [
+            StepRecord(
+                step_id=failed.step_id,
+                ordinal=failed.ordinal,
+                status=JobStepStatus.COMPLETED_WITH_FAILURE,
+                attempt=failed.attempt,
+                failure=told(failed.attempts[-1]) if failed.attempts else None,
+            )
+            for failed in await self._storage.read_failures(self.job_id, take=take)
+        ]
+
     async def step(self, step_id: StepId) -> StepRecord:
         """One step. Raises `StepNotFound`."""
         async for record in self.steps():

@@ -119,9 +119,18 @@ class AdmissionAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ResumeHookRan:
-    """Answers `RunResumeHook`; an empty error: it succeeded."""
+    """Answers `RunResumeHook`; an empty error: it succeeded. With the state if the hooks changed it."""
 
+    state: Payload = None
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StateWritten:
+    """A hook asked for the state to be saved; `receipt` names the call that waits until it is."""
+
+    state: Payload
+    receipt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,4 +157,5 @@ Event = (
     | AdmissionAnswered
     | ResumeHookRan
     | CompletionHookRan
+    | StateWritten
 )

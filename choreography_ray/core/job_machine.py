@@ -145,6 +145,9 @@ class JobMachine:
                 self._after_admission(event, time)
             case e.ResumeHookRan():
                 self._after_resume_hook(event)
+            case e.StateWritten():
+                self._turn.change(state=event.state)
+                self._turn.say(c.Acknowledge((event.receipt,)))
             case e.CompletionHookRan():
                 self._asked = ""
                 self._complete(event, time)
@@ -540,6 +543,8 @@ class JobMachine:
     def _after_resume_hook(self, event: e.ResumeHookRan) -> None:
         self._asked = ""
         self._owes_resume = bool(event.error)
+        if event.state is not None:
+            self._turn.change(state=event.state)
         if event.error:
             self._resume_failures += 1
             self._ticks_to_skip = ticks_to_skip(self._resume_failures)

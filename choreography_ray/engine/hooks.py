@@ -37,6 +37,8 @@ class Hooks:
         self._user = user
         self._gate = asyncio.Lock()
         self.plans: Plans | None = None
+        self.is_judging = False
+        """Outcomes are being decided: what hooks do to the state is saved with the decisions, not before [S6.5]."""
         self.job = self._bind()
         self._tells = is_overridden(code.job_class, "on_step_completed_or_stopped")
         self._asks_retry = is_overridden(code.job_class, "should_retry_step")
@@ -80,7 +82,11 @@ class Hooks:
         """Ask and tell the job about outcomes, in their order [S6.5, S7.2]."""
         async with self._gate:
             errors: list[str] = []
-            verdicts = [await self._judge(item, errors) for item in items]
+            self.is_judging = True
+            try:
+                verdicts = [await self._judge(item, errors) for item in items]
+            finally:
+                self.is_judging = False
             state = self.changed_state() if self._tells or self._asks_retry else None
             return HooksRan(ticket, tuple(verdicts), state, errors[-1] if errors else "")
 
@@ -134,8 +140,8 @@ class Hooks:
             await self.call("on_before_resuming_job_steps")
             await self.call("on_before_dispatching_job_steps", initialization_may_be_incomplete)
         except Exception as error:  # noqa: BLE001 - the machine decides when to try again
-            return ResumeHookRan(_told("on_before_resuming_job_steps", error))
-        return ResumeHookRan()
+            return ResumeHookRan(self.changed_state(), _told("on_before_resuming_job_steps", error))
+        return ResumeHookRan(self.changed_state())
 
     async def complete(self) -> CompletionHookRan:
         """Run `on_all_steps_completed`."""

@@ -186,7 +186,7 @@ class GroupRun:
         return self._around.loop.time()
 
     def _perform_blocking(self, step: StepWork) -> None:
-        run = StepRun(self._around, self._type, self._work.run, step)
+        run = StepRun(self._around, self._type, self._work.run, self._work.stage, step)
         watch = self._watch(run)
         outcome = run.perform_blocking()
         if watch is not None:
@@ -194,7 +194,7 @@ class GroupRun:
         self._finished(outcome)
 
     async def _perform_async(self, step: StepWork) -> None:
-        self._finished(await StepRun(self._around, self._type, self._work.run, step).perform_async())
+        self._finished(await StepRun(self._around, self._type, self._work.run, self._work.stage, step).perform_async())
 
     def _finished(self, outcome: Outcome) -> None:
         # Called on the body's thread; list.append is atomic, and the loop is woken once per pause at most.

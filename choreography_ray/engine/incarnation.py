@@ -76,12 +76,17 @@ class Incarnation:
         return progress_of(self.document)
 
     async def write_state(self) -> None:
-        """Save the state that hooks changed, unless the engine is about to: its next write carries it [S6.5]."""
+        """Save the state that hooks changed. While outcomes are decided it is only marked: their write carries it."""
         assert self._hooks is not None and self._job is not None
+        if self._hooks.is_judging:
+            return
+        state = self._hooks.changed_state()
+        if state is None:
+            return
         if self._engine is None:
-            state = self._hooks.changed_state()
-            if state is not None:
-                await self._job.change(state=state)
+            await self._job.change(state=state)
+        else:
+            await self._engine.save_state(state)
 
     # What hosts and clients ask.
 

@@ -18,7 +18,7 @@ from choreography_ray.engine.settling import settle_run
 from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.errors import Fenced
 from choreography_ray.model import HostId, JobStatus
-from choreography_ray.records import OutcomeDocument
+from choreography_ray.records import OutcomeDocument, Payload
 from choreography_ray.storage.protocol import JobStorage
 
 log = logging.getLogger(__name__)
@@ -78,11 +78,21 @@ class JobEngine:
 
     async def deliver(self, document: OutcomeDocument) -> None:
         """A host's outcomes; returns once they are recorded. Raises `Fenced` when this incarnation is over."""
+        receipt, done = self._new_receipt()
+        self.post(e.OutcomesReported(document, receipt))
+        await done
+
+    async def save_state(self, state: Payload) -> None:
+        """Save the job's state; durable when this returns."""
+        receipt, done = self._new_receipt()
+        self.post(e.StateWritten(state, receipt))
+        await done
+
+    def _new_receipt(self) -> tuple[int, asyncio.Future[None]]:
         receipt, self._next_receipt = self._next_receipt, self._next_receipt + 1
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._receipts[receipt] = done
-        self.post(e.OutcomesReported(document, receipt))
-        await done
+        return receipt, done
 
     async def ask(self, host: HostId, is_first: bool) -> Lease:
         """A host asks for its lease."""
@@ -187,7 +197,7 @@ class JobEngine:
                 failures = await self._plans.failures(items)
                 await certain(lambda: storage.save_failures(job_id, failures))
             case c.SaveResults(items):
-                results = await self._plans.results(items)
+                results = await self._plans.results(items, self.machine.ledger.stage)
                 await certain(lambda: storage.save_results(job_id, results))
             case c.DeleteStepDocuments(closed):
                 await certain(lambda: storage.delete_step_documents(job_id, closed))

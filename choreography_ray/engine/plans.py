@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from choreography_ray.core.commands import Decided
 from choreography_ray.engine.ports import StepWork, Work
@@ -65,7 +66,7 @@ class Plans:
             state = segment.states[at] if document is None or document.state is None else document.state
             crashes = 0 if document is None else document.crashes
             steps.append(StepWork(ordinal, attempt, segment.step_ids[at], state, crashes))
-        return Work(group.host, group.run, group.width, kind.step_type, tuple(steps))
+        return Work(group.host, group.run, group.width, kind.stage, kind.step_type, tuple(steps))
 
     async def _attempts_before(self, items: tuple[Decided, ...]) -> dict[int, tuple[Failure, ...]]:
         again = [item.outcome.ordinal for item in items if item.outcome.attempt > 1]
@@ -107,9 +108,17 @@ class Plans:
             for item in items
         ]
 
-    async def results(self, items: tuple[Decided, ...]) -> list[KeptResult]:
+    async def results(self, items: tuple[Decided, ...], stage_of: Callable[[int], int]) -> list[KeptResult]:
         """What is kept of successes."""
-        return [KeptResult(i.outcome.ordinal, await self.step_id(i.outcome.ordinal), i.outcome.value) for i in items]
+        return [
+            KeptResult(
+                item.outcome.ordinal,
+                await self.step_id(item.outcome.ordinal),
+                item.outcome.value,
+                stage_of(item.outcome.ordinal),
+            )
+            for item in items
+        ]
 
 
 MAX_ATTEMPTS_KEPT = 10

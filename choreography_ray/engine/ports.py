@@ -60,6 +60,7 @@ class Work:
     host: HostId
     run: Run
     width: int
+    stage: int
     step_type: str
     steps: tuple[StepWork, ...]
 

@@ -40,10 +40,13 @@ class Surroundings:
 class StepRun:
     """A run. The body's side is called where the body runs, the rest on the host's loop."""
 
-    def __init__(self, around: Surroundings, step_type: type[JobStep[Any, Any, Any]], run: Run, work: StepWork) -> None:
+    def __init__(
+        self, around: Surroundings, step_type: type[JobStep[Any, Any, Any]], run: Run, stage: int, work: StepWork
+    ) -> None:
         self._around = around
         self._type = step_type
         self._run = run
+        self._stage = stage
         self.work = work
         self.cancelled = Cancellation()
         self.began_at: datetime | None = None
@@ -143,10 +146,11 @@ class StepRun:
         self.logger.info("%.0f%% %s", 100 * fraction, message)
 
     async def read_results(self, stage: int | None, after: int) -> ResultsPage:
-        """A page of kept results, as far as the job keeps any."""
+        """A page of kept results of earlier stages, or of one of them, as far as the job keeps any."""
         around = self._around
         page = await around.writer.certain(lambda: around.storage.read_results(self.job_id, after))
-        values = [(kept.step_id, decode(kept.value, around.code.resolve)) for kept in page]
+        wanted = [kept for kept in page if (kept.stage < self._stage if stage is None else kept.stage == stage)]
+        values = [(kept.step_id, decode(kept.value, around.code.resolve)) for kept in wanted]
         return ResultsPage(values, page[-1].ordinal if page else None)
 
     # The body.

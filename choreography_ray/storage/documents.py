@@ -465,9 +465,10 @@ def as_failed_step(stored: Document) -> FailedStep:
 def result_document(job_id: JobId, result: KeptResult) -> Document:
     """A kept result."""
     checked_size(f"job {job_id!r}, step {result.step_id!r}: result", result.value)
-    return _head(job_id, result.ordinal, result.ordinal) | {"step_id": result.step_id, "value": result.value}
+    own = {"step_id": result.step_id, "value": result.value, "stage": result.stage}
+    return _head(job_id, result.ordinal, result.ordinal) | own
 
 
 def as_result(stored: Document) -> KeptResult:
     """A kept result."""
-    return KeptResult(int(stored["n"]), StepId(stored["step_id"]), stored.get("value"))
+    return KeptResult(int(stored["n"]), StepId(stored["step_id"]), stored.get("value"), int(stored.get("stage", 0)))

@@ -82,6 +82,7 @@ def test_failures_are_told_and_exit_with_3(folder: Path) -> None:
     ran = choreography(folder, "run", "sums:Add", *request, "--job-id", "failing", "--wait", own_ray=False)
     assert ran.code == 3, ran.err
     assert ran.out.count("ValueError: no [bold]luck") == 2
+    assert ran.err.count("ValueError: no [bold]luck") == 2, "each failure is told once while it runs"
     assert "\x1b" not in ran.out + ran.err
     status = ("--status", "COMPLETED_WITH_FAILURE")
     steps = json.loads(choreography(folder, "steps", "failing", *status, "--json", own_ray=False).out)

@@ -243,6 +243,45 @@ def test_a_job_that_can_start_some_of_its_steps_runs(
     assert [m.key for m in marks(log, "begin")] == ["good-0" if good else "after-0"]
 
 
+class _Picky:
+    """What a process can only load where it is welcome, like a library that one machine lacks."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _welcome, ()
+
+
+def _welcome() -> _Picky:
+    if "NOT_WELCOME" in os.environ:
+        raise ImportError("libpicky.so.7: cannot open shared object file")
+    return _Picky()
+
+
+PICKY = _Picky()
+
+
+class Homesick(Job[BadHosts, TellsState]):
+    """Steps whose class cannot be loaded in their actors, though the job's own process can."""
+
+    def prepare_steps(self, request: BadHosts) -> Iterator[StepDetails]:
+        assert PICKY
+        for n in range(request.bad):
+            piece = Piece(log=request.log, key=f"bad-{n}")
+            env = {"runtime_env": {"env_vars": {"NOT_WELCOME": "1"}}}
+            yield self.create_step(OwnPiece, piece, step_id=piece.key, ray_options=env)
+
+
+def test_a_class_that_cannot_be_loaded_in_its_actor_fails_the_start(local: Choreography, tmp_path: Path) -> None:
+    """[S4.4, S13] As a constructor that raises: a sentence that names the cause, and nobody loops."""
+    with pytest.raises(StartJobError) as caught:
+        local.start(Homesick, BadHosts(log=str(tmp_path / "marks"), bad=2))
+    error = caught.value
+    assert error.reason is StartJobReason.ALL_JOB_STEPS_FAILED_STARTING
+    assert len(error.details) == 2
+    assert all("libpicky.so.7" in detail for detail in error.details)
+    assert error.job.wait(timeout=30, progress=False).progress.failed == 2
+    assert len(error.job.steps(JobStepStatus.FAILED)) == 2
+
+
 def test_of_32_concurrent_starts_of_one_id_one_starts_the_job(local: Choreography, tmp_path: Path) -> None:
     """[P5, S4.7] 31 get a handle of the same job with `ALREADY_STARTED`; every step is performed once."""
     log = tmp_path / "marks"

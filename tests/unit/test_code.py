@@ -84,7 +84,8 @@ def test_a_script_and_its_helpers_live_on_without_their_files(captured: Captured
     )
     assert decode(captured.state, loaded.resolve).done[0].b == "x"
     job: Any = loaded.job_class()
-    first, second = job.prepare_steps(request)
+    first, second, louder = job.prepare_steps(request)
+    assert louder.step_class.is_concrete, "what a class inherits unchanged comes back too"
     assert (first.step_id, first.ray_options, second.request.n) == ("one", {"num_cpus": 0}, 7)
     step: Any = first.step_class()
     step.initialize_state(first.request)
