@@ -76,7 +76,8 @@ def await_true(holds: Callable[[], Any], seconds: float, what: str) -> None:
 
 
 class Piece(BaseModel):
-    """What one step does: wait until `meets` bodies have begun, take `seconds`, then raise or return its key.
+    """What one step does: wait until the file `gate` is there and `meets` bodies have begun, take `seconds`, then
+    raise or return its key.
 
     With `meets` the first bodies are at work at the same time for certain, however long their actors take to start.
     """
@@ -84,6 +85,7 @@ class Piece(BaseModel):
     log: str
     key: str
     stage: int = 0
+    gate: str = ""
     meets: int = 0
     seconds: float = 0.0
     fails: bool = False
@@ -104,6 +106,7 @@ def work(state: PieceState) -> str:
     piece = state.piece
     assert piece is not None
     mark(piece.log, "begin", piece.key, piece.stage)
+    await_true(lambda: not piece.gate or Path(piece.gate).exists(), 60, "the gate opens")
     await_true(lambda: len(marks(Path(piece.log), "begin")) >= piece.meets, 30, "the other bodies begin")
     time.sleep(piece.seconds)
     mark(piece.log, "end", piece.key, piece.stage)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from pydantic import BaseModel
 
 from choreography_ray import (
@@ -186,12 +186,15 @@ NOWHERE = {"runtime_env": {"working_dir": "gcs://_ray_pkg_0000000000000000.zip"}
 
 
 class BadHosts(BaseModel):
-    """How many steps' actors cannot start, and how many can; stage 1 follows if it is said."""
+    """How many steps' actors cannot start, and how many can; stage 1 follows if it is said. They may only be slow:
+    until the file `opens` is there.
+    """
 
     log: str
     bad: int
     good: int = 0
     after: int = 0
+    opens: str = ""
 
 
 class Unplaceable(Job[BadHosts, TellsState]):
@@ -251,8 +254,11 @@ class _Picky:
 
 
 def _welcome() -> _Picky:
-    if "NOT_WELCOME" in os.environ:
+    door = os.environ.get("DOOR")
+    if door == "closed":
         raise ImportError("libpicky.so.7: cannot open shared object file")
+    if door:
+        await_true(Path(door).exists, 25, "the test opens the door")
     return _Picky()
 
 
@@ -260,13 +266,15 @@ PICKY = _Picky()
 
 
 class Homesick(Job[BadHosts, TellsState]):
-    """Steps whose class cannot be loaded in their actors, though the job's own process can."""
+    """Steps whose class cannot be loaded in their actors, or not soon, though the job's own process can."""
+
+    keep_after_completed = True
 
     def prepare_steps(self, request: BadHosts) -> Iterator[StepDetails]:
         assert PICKY
         for n in range(request.bad):
             piece = Piece(log=request.log, key=f"bad-{n}")
-            env = {"runtime_env": {"env_vars": {"NOT_WELCOME": "1"}}}
+            env = {"runtime_env": {"env_vars": {"DOOR": request.opens or "closed"}}}
             yield self.create_step(OwnPiece, piece, step_id=piece.key, ray_options=env)
 
 
@@ -336,12 +344,39 @@ def test_a_background_start_returns_before_the_plan_is_made(local: Choreography,
     assert marks(failed / "marks", "begin") == []
 
 
-def test_start_waits_no_longer_than_its_timeout(local: Choreography, tmp_path: Path) -> None:
-    """[S4.4] Zero: it returns once the record is durable, however long the plan takes."""
-    options = JobsOptions(start_timeout=timedelta(0))
-    with Choreography.connect(options=options) as client:
-        began = time.monotonic()
-        job = client.start(Unplaceable, BadHosts(log=str(tmp_path / "marks"), bad=0, good=1))
+class Crowded(Job[Ask, TellsState]):
+    """Steps that each want every CPU of the machine, and wait for a file while they have them."""
+
+    keep_after_completed = True
+
+    def prepare_steps(self, request: Ask) -> Iterator[StepDetails]:
+        for n in range(request.count):
+            piece = Piece(log=request.log, key=str(n), gate=str(Path(request.log).with_name("go")))
+            yield self.create_step(OwnPiece, piece, step_id=piece.key, ray_options={"num_cpus": float(request.how)})
+
+
+def test_start_returns_while_steps_wait_for_resources(local: Choreography, tmp_path: Path) -> None:
+    """[S4.4] One body is at work and the other has no place, until the first has been let go."""
+    log = tmp_path / "marks"
+    cpus = ray.cluster_resources()["CPU"]
+    with Choreography.connect(options=JobsOptions(start_timeout=timedelta(seconds=55))) as client:
+        job = client.start(Crowded, Ask(log=str(log), how=str(cpus), count=2))
         assert job.start_error is None
-        assert time.monotonic() - began < 30
+        await_true(lambda: marks(log, "begin"), 30, "the first body begins")
+        assert len(marks(log, "begin")) == 1
+        assert marks(log, "end") == []
+        (tmp_path / "go").touch()
+        assert job.wait(timeout=60, progress=False).status is JobStatus.COMPLETED_SUCCESSFULLY
+    assert [m.event for m in marks(log, "begin", "end")] == ["begin", "end"] * 2
+
+
+def test_start_waits_no_longer_than_its_timeout_for_a_slow_actor(local: Choreography, tmp_path: Path) -> None:
+    """[S4.4] Its constructor is still at work, as it neither waits for resources nor has failed."""
+    log = tmp_path / "marks"
+    with Choreography.connect(options=JobsOptions(start_timeout=timedelta(seconds=2))) as client:
+        job = client.start(Homesick, BadHosts(log=str(log), bad=1, opens=str(tmp_path / "go")))
+        assert job.start_error is None
+        assert job.status() is JobStatus.RUNNING
+        assert marks(log, "begin") == []
+        (tmp_path / "go").touch()
         assert job.wait(timeout=60, progress=False).status is JobStatus.COMPLETED_SUCCESSFULLY

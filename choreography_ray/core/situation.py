@@ -1,0 +1,140 @@
+"""What one incarnation knows of its job: the ground that the parts of the job machine share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from choreography_ray.core import commands as c
+from choreography_ray.core.decisions import carry_out
+from choreography_ray.core.hosts import HostTable
+from choreography_ray.core.inbox import Inbox
+from choreography_ray.core.instant import Instant
+from choreography_ray.core.ledger import Ledger, total
+from choreography_ray.core.slots import JobSlots
+from choreography_ray.core.starting import StartWatch
+from choreography_ray.core.transitions import bounded, check_job
+from choreography_ray.core.turn import Turn
+from choreography_ray.core.work import WorkQueue
+from choreography_ray.model import HistoryEntry, HostId, JobStatus
+from choreography_ray.records import MAX_STAGE_COUNTS, JobDocument, JournalEntry, Run, StepDocument
+
+
+@dataclass(frozen=True, slots=True)
+class JobRules:
+    """What the machine must know of the job's class. `window` is in steps; None: as many as get slots [S5.6]."""
+
+    window: int | None = None
+    keep_results: bool = False
+    keep_after_completed: bool = False
+    keep_after_completed_with_failures: bool = True
+    is_admission_asked: bool = False
+
+
+class Situation:
+    """Everything that the parts read and change. Each field has one part that writes it, but for the turn."""
+
+    def __init__(self, document: JobDocument, ledger: Ledger, slots: JobSlots, rules: JobRules, time: Instant) -> None:
+        self.document = document
+        """As last saved, or about to be with the turn that is being made."""
+        self.ledger = ledger
+        self.slots = slots
+        self.rules = rules
+        self.attempts: dict[int, int] = {}
+        self.crashes: dict[int, int] = {}
+        self.documented: set[int] = set()
+        """Steps that have a document of their own, as far as the job knows."""
+        self.queue = WorkQueue(ledger, self.attempts)
+        self.hosts = HostTable(ledger.kinds)
+        self.inbox = Inbox(ledger)
+        self.start = StartWatch(document, time.now)
+        self.turn = Turn()
+        self.asked = ""
+        """What the job's code was asked and has not answered: nothing that rests on it goes on meanwhile."""
+        self.is_stage_open = False
+        self.owes_resume = False
+        self.is_finished = False
+        self._counter = 0
+
+    @property
+    def status(self) -> JobStatus:
+        """The job's status, with what this turn makes of it."""
+        status: JobStatus = self.turn.changes.get("status", self.document.status)
+        return status
+
+    def next_number(self) -> int:
+        """A number that this incarnation has not used: for runs and tickets."""
+        self._counter += 1
+        return self._counter
+
+    def next_run(self) -> Run:
+        """A new run."""
+        return Run(self.document.fence, self.next_number())
+
+    def ask(self, what: str, command: c.Command) -> None:
+        """Ask the job's code something that is answered by an event."""
+        self.asked = what
+        self.turn.say(command)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is on its way that could change what is final, and all that was decided is durable."""
+        return self.inbox.is_idle and not self.asked and not self.turn.has_writes and not self.ledger.is_dirty
+
+    def change_status(self, status: JobStatus, time: Instant, why: str = "") -> None:
+        """Change the status with this turn; raises `InvalidTransition` when the table forbids it."""
+        check_job(self.status, status)
+        entry = HistoryEntry(at=time.at, status=status, why=why)
+        history = bounded((*self.document.history, entry), self.document.options.max_history)
+        self.turn.change(status=status, history=history)
+
+    def end(self, host: HostId) -> None:
+        """Give up a host that has nothing left to tell."""
+        if self.hosts.drop(host) is not None:
+            self.turn.say(c.EndHost(host))
+
+    def carry_out(self, journal: Sequence[JournalEntry], time: Instant) -> None:
+        """Do what a journal decided: the ledger here, the other writes with this turn [S6.5]."""
+        effects = carry_out(
+            self.ledger,
+            journal,
+            self.inbox.find,
+            documented=self.documented,
+            keep_results=self.rules.keep_results,
+            latest=Run(self.document.fence, self._counter + 1),
+        )
+        self.turn.effects.append(effects)
+        for entry in journal:
+            if entry.key is not None and self.ledger.is_run_over(entry.key.run):
+                self.ledger.forget_run(entry.key.run)
+                self.inbox.run_recorded(entry.key.run)
+        self.documented.difference_update(ordinal for ordinal, _ in effects.closed)
+        for item in effects.stopped:
+            self.attempts[item.outcome.ordinal] = item.outcome.attempt
+            self.documented.add(item.outcome.ordinal)
+        for item in effects.retries:
+            assert item.due is not None
+            ordinal, attempt = item.outcome.ordinal, item.outcome.attempt + 1
+            self.attempts[ordinal] = attempt
+            self.documented.add(ordinal)
+            self.queue.put_retry(ordinal, attempt, time.now + (item.due - time.at).total_seconds())
+
+    def note_step_document(self, document: StepDocument) -> None:
+        """Take up what a step has of its own."""
+        self.documented.add(document.ordinal)
+        self.attempts[document.ordinal] = document.attempt
+        self.crashes[document.ordinal] = document.crashes
+
+    def close_turn(self, time: Instant) -> Turn:
+        """The turn with its writes made up; a new one begins."""
+        turn, self.turn = self.turn, Turn()
+        if turn.changes.get("journal") or "status" in turn.changes or turn.wants_counts:
+            stages = self.ledger.stage_counts()
+            turn.change(counts=total(stages), stage_counts=stages if len(stages) <= MAX_STAGE_COUNTS else ())
+        if turn.changes:
+            self.document = replace(self.document, **turn.changes, save=self.document.save + 1, updated_at=time.at)
+            turn.save = c.SaveJob(self.document, frozenset(turn.changes))
+            if gone := self.inbox.drop(self.document.journal):
+                turn.say(c.DeleteOutcomes(gone))
+        turn.ledger = self.ledger.take_changes(self.document.fence)
+        return turn

@@ -1,0 +1,147 @@
+"""When does the next stage begin, and when is the job over? [S5.1 to S5.4]"""
+
+from __future__ import annotations
+
+from choreography_ray.core import commands as c
+from choreography_ray.core import events as e
+from choreography_ray.core.instant import Instant
+from choreography_ray.core.situation import Situation
+from choreography_ray.model import AdmissionMoment, JobStatus, StageFailureBehavior
+from choreography_ray.records import Decision, JournalEntry, StepCode
+
+
+class Stages:
+    """Leads the job from its first stage to its end. Goes on only when all is quiet: what it rests on is durable."""
+
+    def __init__(self, job: Situation) -> None:
+        self._job = job
+        self._is_closing = False
+        self._admission_failures = 0
+        self.ask_again_at: float | None = None
+
+    def enter(self, stage: int) -> None:
+        """Take up the steps of a stage; warm hosts that it has no use for end."""
+        job = self._job
+        job.queue.enter_stage(stage)
+        job.is_stage_open = True
+        here = (k for k, kind in enumerate(job.ledger.kinds) if kind.stage == stage)
+        for host in job.hosts.useless(here):
+            job.end(host)
+
+    def advance(self, time: Instant) -> None:
+        """Take the next step of the job's way, if there is one to take."""
+        job = self._job
+        if not job.is_quiet or job.document.mark:
+            return
+        if self._is_closing:
+            self._close()
+        elif job.status is JobStatus.STARTING_STEPS and not job.owes_resume:
+            stage = job.ledger.stages[0]
+            job.turn.change(stage=stage)
+            job.change_status(JobStatus.RUNNING, time)
+            self.enter(stage)
+        elif job.status is JobStatus.RUNNING and self._is_over(job.document.stage):
+            self._leave(time)
+
+    def _is_over(self, stage: int | None) -> bool:
+        return stage is not None and self._job.ledger.open_steps(stage) == 0
+
+    def _leave(self, time: Instant) -> None:
+        job, stage = self._job, self._job.document.stage
+        assert stage is not None
+        if job.ledger.open_steps() == 0:
+            self.complete()
+        elif job.owes_resume or (self.ask_again_at is not None and time.now < self.ask_again_at):
+            return
+        elif job.ledger.count(stage, StepCode.COMPLETED_WITH_FAILURE, StepCode.FAILED):
+            job.ask("failures", c.AskFailureBehavior(stage))
+        else:
+            self._ask_for_next()
+
+    def after_failures(self, event: e.FailureBehaviorAnswered, time: Instant) -> None:
+        """The job said what failures of this stage mean [S5.3]."""
+        job = self._job
+        if event.stage != job.document.stage or job.status is not JobStatus.RUNNING:
+            return  # a stop was faster: it beats a stage that is not yet saved [S5.4]
+        if event.behavior is StageFailureBehavior.CONTINUE_WITH_NEXT_STAGE:
+            self._ask_for_next()
+            return
+        entry = JournalEntry(Decision.UNREACHABLE, after_stage=event.stage)
+        job.carry_out((entry,), time)
+        job.turn.change(journal=(entry,))
+
+    def _ask_for_next(self) -> None:
+        if self._job.rules.is_admission_asked:
+            self._job.ask("admission", c.AskAdmission(AdmissionMoment.STAGE))
+        else:
+            self._begin_next()
+
+    def after_admission(self, event: e.AdmissionAnswered, time: Instant) -> None:
+        """Admission answered for the next stage."""
+        if self._job.status is not JobStatus.RUNNING:
+            return
+        if event.is_allowed:
+            self._admission_failures = 0
+            self.ask_again_at = None
+            self._begin_next()
+            return
+        # Neither a refusal nor silence starts the stage; asked again after 1 s doubling to 60 s [S11].
+        self.ask_again_at = time.now + min(2.0**self._admission_failures, 60.0)
+        self._admission_failures = min(self._admission_failures + 1, 16)
+
+    def _begin_next(self) -> None:
+        job, reached = self._job, self._job.document.stage
+        stage = next(stage for stage in job.ledger.stages if reached is None or stage > reached)
+        job.turn.change(stage=stage, journal=())
+        self.enter(stage)
+
+    def complete(self) -> None:
+        """Every step of the job is final: the hook, then the end."""
+        if self._job.document.journal:
+            self._job.turn.change(journal=())
+        self._job.ask("completion", c.RunCompletionHook())
+
+    def after_completion_hook(self, event: e.CompletionHookRan, time: Instant) -> None:
+        """Give the job its final status and, unless it is kept, clear what it leaves [S9.8]."""
+        job = self._job
+        if event.state is not None:
+            job.turn.change(state=event.state)
+        counts = job.ledger.counts()
+        if event.error:
+            job.turn.change(error=event.error)
+            status = JobStatus.FAILED
+        elif counts.failed or counts.unreachable:
+            status = JobStatus.COMPLETED_WITH_FAILURES
+        else:
+            status = JobStatus.COMPLETED_SUCCESSFULLY
+        job.turn.change(journal=())
+        job.change_status(status, time)
+        self.end_hosts()
+        job.start.completed()
+        if not self._is_kept(status):
+            job.turn.clear = c.ClearJob(job.rules.keep_results)
+        self._is_closing = True
+
+    def end_hosts(self) -> None:
+        """Nothing will be started any more: no host and no slot is left."""
+        job = self._job
+        job.is_stage_open = False
+        job.slots.want(0)
+        job.slots.give_back()
+        for view in job.hosts.all():
+            job.end(view.host)
+
+    def _close(self) -> None:
+        """The last turn, when all that the job leaves is durable."""
+        job = self._job
+        if not self._is_kept(job.document.status):
+            # The summary that stays has neither request nor state [S9.8].
+            job.turn.change(is_cleared=True, request=None, state=None)
+        job.turn.say(c.Finish(job.document.status))
+        job.is_finished = True
+
+    def _is_kept(self, status: JobStatus) -> bool:
+        rules = self._job.rules
+        if status is JobStatus.COMPLETED_SUCCESSFULLY:
+            return rules.keep_after_completed
+        return status is JobStatus.FAILED or rules.keep_after_completed_with_failures

@@ -1,0 +1,255 @@
+"""Does a job need its driver, and what is left when jobs and drivers have ended [P3, S4.6, S14.5]?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from choreography_ray import Choreography, JobRecord, JobStatus
+from choreography_ray.cli import local_cluster
+from tests.integration.conftest import only_here
+from tests.integration.jobs import await_true, marks
+from tests.support import is_alive
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+
+JOB = '''
+import json, os, sys, time
+from pathlib import Path
+from pydantic import BaseModel
+from choreography_ray import Choreography, Job, JobState, JobStep, JobStepState, StepHosting
+
+def mark(log, event, key):
+    line = json.dumps([event, key, 0, time.monotonic(), os.getpid(), ""]) + "\\n"
+    with open(log, "a") as file:
+        file.write(line)
+
+class Shard(BaseModel):
+    folder: str
+    key: str = ""
+
+class ShardState(JobStepState):
+    folder: str = ""
+    key: str = ""
+
+class Body(JobStep[Shard, str, ShardState]):
+    """Waits until its driver is gone."""
+
+    ray_options = {"num_cpus": 0}
+
+    def initialize_state(self, request):
+        self.state.folder, self.state.key = request.folder, request.key
+
+    def perform_step(self, state, context):
+        log = Path(state.folder, "marks")
+        mark(log, "begin", state.key)
+        while not Path(state.folder, "go").exists():
+            time.sleep(0.02)
+        mark(log, "end", state.key)
+        return state.key
+
+class Warm(Body):
+    hosting = StepHosting.SHARED_ACTORS
+
+class Index(Job[Shard, JobState]):
+    keep_after_completed = True
+
+    def prepare_steps(self, request):
+        mark(Path(request.folder, "marks"), "plan", "")
+        for n in range(2):
+            yield self.create_step(Body, Shard(folder=request.folder, key=f"own-{n}"), step_id=f"own-{n}")
+        for n in range(4):
+            yield self.create_step(Warm, Shard(folder=request.folder, key=f"warm-{n}"), step_id=f"warm-{n}", stage=1)
+'''
+"""A script's own job; the class of a script goes with it by value."""
+
+START_AND_LEAVE = (
+    JOB
+    + """
+choreography = Choreography.connect()
+job = choreography.start(Index, Shard(folder=sys.argv[1]), job_id=sys.argv[2])
+print("driver", os.getpid(), flush=True)
+os._exit(0)
+"""
+)
+
+
+class Head(NamedTuple):
+    """A cluster that outlives its drivers, and where its store has its data."""
+
+    cluster: local_cluster.LocalCluster
+    store: Path
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    """What `ray start --head` makes, with ports of its own and a dashboard, ended by its processes' ids."""
+    folder = tmp_path_factory.mktemp("head")
+    with only_here(folder / "store"):
+        cluster = local_cluster.start(folder, with_dashboard=True, cpus=2)
+        try:
+            yield Head(cluster, folder / "store")
+        finally:
+            local_cluster.end(cluster)
+
+
+def ended(job_id: str) -> JobRecord:
+    """The job's record once it has ended, read from the store alone."""
+    with Choreography.connect(use_ray=False) as reader:
+        return reader.job(job_id).wait(timeout=60, progress=False)
+
+
+def actor_processes(session: str) -> set[str]:
+    """What runs for us below the raylet of a Ray session, as the processes' titles tell."""
+    raylets = [pid for pid, (_, command) in processes().items() if "/raylet " in command and session in command]
+    titles = {command.split()[0] for parent, command in processes().values() if parent in raylets and command}
+    return {title for title in titles if title.startswith("ray::") and "IDLE" not in title}
+
+
+def processes() -> dict[int, tuple[int, str]]:
+    """Every process by its id: its parent, and its command line or title."""
+    found: dict[int, tuple[int, str]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            parent = int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        found[int(entry.name)] = parent, command
+    return found
+
+
+def check_that_it_ended_without_its_driver(folder: Path, job_id: str, session: str) -> None:
+    """All of it was performed after the driver had gone, once, and of the job no process is left."""
+    before = marks(folder / "marks", "end")
+    assert before == []
+    (folder / "go").touch()
+    record = ended(job_id)
+    assert record.status is JobStatus.COMPLETED_SUCCESSFULLY
+    assert record.progress.succeeded == 6
+    seen = marks(folder / "marks")
+    assert sorted(m.key for m in seen if m.event == "end") == [
+        f"{k}-{n}" for k, m in (("own", 2), ("warm", 4)) for n in range(m)
+    ]
+    assert len([m for m in seen if m.event == "begin"]) == 6
+    pids = {m.pid for m in seen}
+    assert len(pids) >= 4  # the job's own, two own actors, a warm one at least
+    await_true(lambda: not any(map(is_alive, pids)), 20, "every process of the job has ended")
+    left = actor_processes(session)
+    assert not {title for title in left if "JobActor" in title or "HostActor" in title}
+    assert any("ThrottleActor" in title for title in left)  # so that the look would have seen them
+
+
+def test_a_script_that_starts_a_job_and_exits_at_once(head: Head, tmp_path: Path) -> None:
+    """The bodies wait until it is gone: nothing of the job was done in its time."""
+    script = tmp_path / "start.py"
+    script.write_text(START_AND_LEAVE)
+    environment = {**os.environ, "RAY_ADDRESS": head.cluster.address}
+    driver = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), "by-script"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert driver.returncode == 0, driver.stderr
+    assert not is_alive(int(driver.stdout.split()[-1]))
+    check_that_it_ended_without_its_driver(tmp_path, "by-script", head.cluster.session)
+
+
+def test_a_script_submitted_with_ray_job_submit_that_exits_at_once(head: Head, tmp_path: Path) -> None:
+    """As before; the script comes with its working directory, which Ray deletes some day."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "start.py").write_text(START_AND_LEAVE)
+    assert head.cluster.dashboard is not None
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", head.cluster.dashboard),
+        *("--working-dir", str(code), "--", sys.executable, "start.py", str(tmp_path), "by-submit"),
+    ]
+    submitted = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert submitted.returncode == 0, submitted.stdout + submitted.stderr
+    assert "succeeded" in submitted.stdout
+    check_that_it_ended_without_its_driver(tmp_path, "by-submit", head.cluster.session)
+
+
+DRIVER = (
+    JOB
+    + """
+choreography = Choreography.connect()
+job = choreography.start(Index, Shard(folder=sys.argv[1]), job_id="in-process")
+print("started", flush=True)
+sys.stdin.readline()
+if sys.argv[2] == "closes":
+    assert choreography.close() == ["in-process"]
+"""
+)
+
+
+def processes_with(mark: str) -> list[str]:
+    """Command lines of the live processes that have inherited an environment with this mark."""
+    found = []
+    for pid, (_, command) in processes().items():
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            continue
+        if mark.encode() in environment and is_alive(pid):
+            found.append(command)
+    return found
+
+
+def await_none_left(mark: str) -> None:
+    """And name those that are, shortened."""
+    with contextlib.suppress(AssertionError):
+        await_true(lambda: not processes_with(mark), 40, "all is gone")
+    assert [command.strip()[-150:] for command in processes_with(mark)] == []
+
+
+@pytest.mark.parametrize("how", ["closes", "forgets to close", "is killed"])
+def test_nothing_of_an_in_process_cluster_outlives_its_driver(tmp_path: Path, how: str) -> None:
+    """It ends while a job is at work: Ray, store, job, hosts and bodies are gone with it."""
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    mark = f"choreography-test-{uuid.uuid4().hex}"
+    with only_here(tmp_path / "store"):
+        driver = subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path), how],
+            env={**os.environ, "CHOREOGRAPHY_TEST_MARK": mark}, cwd=tmp_path,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == "started\n", driver.communicate()[1]
+            await_true(lambda: len(marks(tmp_path / "marks", "begin")) == 2, 60, "two bodies are at work")
+            at_work = processes_with(mark)
+            for part in ("gcs_server", "raylet", "ray::JobActor", "ray::HostActor", "ThrottleActor", "secantusd"):
+                assert any(part in command for command in at_work), (part, at_work)
+            if how == "is killed":
+                driver.send_signal(signal.SIGKILL)
+            _, errors = driver.communicate("\n", timeout=60)
+            assert driver.returncode == (-signal.SIGKILL if how == "is killed" else 0), errors
+            await_none_left(mark)
+        finally:
+            driver.kill()
+            driver.communicate()
+        assert stored_status() is JobStatus.RUNNING
+
+
+def stored_status() -> JobStatus:
+    """Where the interrupted job stands, read from the data that the store left."""
+    with Choreography.connect(use_ray=False) as reader:
+        return reader.job("in-process").status()
