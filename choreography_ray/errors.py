@@ -79,6 +79,88 @@ class StartJobError(ChoreographyError):
         return f"job {self.job_id!r} {self._WORDS[self.reason]} ({self.reason})" + (f": {shown}{more}" if shown else "")
 
 
+class StopJobReason(StrEnum):
+    """Why a job was not stopped [S9.1]."""
+
+    JOB_IS_COMPLETED = "JOB_IS_COMPLETED"
+    JOB_IS_NOT_RUNNING = "JOB_IS_NOT_RUNNING"
+    UNKNOWN_JOB_TYPE = "UNKNOWN_JOB_TYPE"
+    UNANSWERED = "UNANSWERED"
+
+
+class ResumeJobReason(StrEnum):
+    """Why a job was not resumed [S9.5]."""
+
+    JOB_IS_NOT_PREPARED = "JOB_IS_NOT_PREPARED"
+    JOB_CANNOT_BE_RESUMED = "JOB_CANNOT_BE_RESUMED"
+    NOT_ADMITTED = "NOT_ADMITTED"
+    ADMISSION_UNANSWERED = "ADMISSION_UNANSWERED"
+    RESUME_HOOK_FAILED = "RESUME_HOOK_FAILED"
+    JOB_IS_BEING_REMOVED = "JOB_IS_BEING_REMOVED"
+    DRAIN_PENDING = "DRAIN_PENDING"
+    UNKNOWN_JOB_TYPE = "UNKNOWN_JOB_TYPE"
+    UNANSWERED = "UNANSWERED"
+
+
+class RetryFailedStepsReason(StrEnum):
+    """Why failed steps were not run again [S7.3]."""
+
+    NOT_SUPPORTED = "NOT_SUPPORTED"
+    JOB_IS_NOT_COMPLETED_WITH_FAILURES = "JOB_IS_NOT_COMPLETED_WITH_FAILURES"
+    COULD_NOT_PERSIST = "COULD_NOT_PERSIST"
+    UNKNOWN_JOB_TYPE = "UNKNOWN_JOB_TYPE"
+    UNANSWERED = "UNANSWERED"
+
+
+class RemoveJobReason(StrEnum):
+    """Why a job was not removed [S9.6]."""
+
+    UNKNOWN_JOB_TYPE = "UNKNOWN_JOB_TYPE"
+    TIMED_OUT = "TIMED_OUT"
+    UNANSWERED = "UNANSWERED"
+
+
+class _ControlError(ChoreographyError):
+    """A request that a job refused, or that nobody answered."""
+
+    _VERB: ClassVar[str]
+
+    def __init__(self, reason: StrEnum, job_id: str = "", details: str = "") -> None:
+        super().__init__()
+        self.reason = reason
+        self.job_id = job_id
+        self.details = details
+
+    def describe(self) -> str:
+        return f"job {self.job_id!r} was not {self._VERB}: {self.reason}" + (
+            f" ({self.details})" if self.details else ""
+        )
+
+
+class StopJobError(_ControlError):
+    """The job was not stopped; `reason` is a `StopJobReason`."""
+
+    _VERB = "stopped"
+
+
+class ResumeJobError(_ControlError):
+    """The job was not resumed; `reason` is a `ResumeJobReason`."""
+
+    _VERB = "resumed"
+
+
+class RetryFailedStepsError(_ControlError):
+    """Failed steps were not run again; `reason` is a `RetryFailedStepsReason`."""
+
+    _VERB = "run again"
+
+
+class RemoveJobError(_ControlError):
+    """The job was not removed; `reason` is a `RemoveJobReason`."""
+
+    _VERB = "removed"
+
+
 class JobNotFound(ChoreographyError):
     """No job of this id is stored."""
 

@@ -88,6 +88,22 @@ class StepHosting(StrEnum):
     SHARED_ACTORS = "SHARED_ACTORS"
 
 
+class ResumeResult(StrEnum):
+    """What a resume found or did [S9.5]."""
+
+    RESUMED = "RESUMED"
+    ALREADY_RUNNING = "ALREADY_RUNNING"
+    COMPLETED = "COMPLETED"
+
+
+class DrainResult(StrEnum):
+    """What a drain came to [S9.4]."""
+
+    DRAINED = "DRAINED"
+    TIMED_OUT = "TIMED_OUT"
+    COMPLETED = "COMPLETED"
+
+
 class AdmissionMoment(StrEnum):
     """When admission is asked [S11]."""
 
@@ -177,3 +193,5 @@ class JobRecord(Frozen):
     error: str = ""
     start_error: str | None = None
     actor_name: str = ""
+    is_accounted: bool = True
+    """False while a stopped job still settles what its steps were doing [S9.1]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from choreography_ray.model import JobRecord, Progress, StageProgress
+from choreography_ray.model import JobRecord, JobStatus, Progress, StageProgress
 from choreography_ray.records import JobDocument
 
 
@@ -42,4 +42,5 @@ def record_of(document: JobDocument) -> JobRecord:
         error=document.error,
         start_error=document.start_error or None,
         actor_name=document.actor_name,
+        is_accounted=document.status is not JobStatus.STOPPED or document.is_stop_finalized,
     )

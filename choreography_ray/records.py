@@ -232,6 +232,8 @@ class StepDocument:
     due: datetime | None = None
     crashes: int = 0
     is_stopped: bool = False
+    base: int = 0
+    """Attempts that were used up before the failed steps were last run again: the budget counts from there [S7.3]."""
     state: Payload = None
     attempts: tuple[Failure, ...] = ()
 
@@ -318,6 +320,10 @@ class JobDocument:
     """`on_before_starting_job_steps` was, or is about to be, called: it is never called again."""
     is_background: bool = False
     """The start returned before the plan was saved: recovery may plan again [S4]."""
+    is_stop_finalized: bool = False
+    """The job is stopped and every step of the reached stage is accounted [S9.1]."""
+    is_draining: bool = False
+    """Somebody drains: until it is quiet, resume is refused [S9.4]."""
     is_cleared: bool = False
     """Everything but this summary was deleted [S9.8]."""
     error: str = ""

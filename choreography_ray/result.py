@@ -81,6 +81,14 @@ class JobStepResult(Generic[T_co]):
                 return f"JobStepResult.cancelled({'' if self.value is None else reprlib.repr(self.value)})"
 
 
+def plain_value(returned: Any) -> Any:
+    """What a body or `create_cancelled_result` returned, without the result around it."""
+    if isinstance(returned, JobStepResult):
+        result: JobStepResult[Any] = returned
+        return result.value
+    return returned
+
+
 def _record(error: str | BaseException | AttemptRecord) -> AttemptRecord:
     if isinstance(error, AttemptRecord):
         return error

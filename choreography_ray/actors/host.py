@@ -113,6 +113,10 @@ class HostActor:
         """Begin a group, once."""
         return self._engine.accept(work)
 
+    async def stop(self, run: Run, fence: int) -> None:
+        """Stop a run; what has not begun never will."""
+        self._engine.stop(run, fence)
+
     async def has_begun(self, run: Run, fence: int) -> bool:
         """Whether the run was begun here; it never will be if not."""
         return self._engine.has_begun(run, fence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from choreography_ray.core import events as e
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.ports import Work
 from choreography_ray.model import HostId, JobId
-from choreography_ray.records import Failure, Group, StepKind
+from choreography_ray.records import Failure, Group, Run, StepKind
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,8 @@ class _Host:
     watcher: asyncio.Task[None] | None = None
     is_ended: bool = False
     is_withdrawn: bool = False
+    is_killed: bool = False
+    created: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class RayHosts:
@@ -75,7 +77,7 @@ class RayHosts:
         """See `engine.ports.HostsPort`."""
         known = self._hosts.get(work.host)
         if known is not None:
-            self._spawn(self._tell(known, work))
+            self._spawn(self._tell(known, lambda handle: handle.tell.remote(work)))
 
     def end(self, host: HostId) -> None:
         """See `engine.ports.HostsPort`."""
@@ -84,10 +86,25 @@ class RayHosts:
             known.is_ended = True
             self._spawn(self._kill(known))
 
+    def stop(self, host: HostId, run: Run) -> None:
+        """See `engine.ports.HostsPort`."""
+        known = self._hosts.get(host)
+        if known is not None:
+            fence = self._engine.machine.document.fence
+            self._spawn(self._tell(known, lambda handle: handle.stop.remote(run, fence)))
+
+    def kill(self, host: HostId) -> None:
+        """See `engine.ports.HostsPort`."""
+        known = self._hosts.get(host)
+        if known is not None:
+            known.is_killed = True
+            self._spawn(self._kill_for_certain(host, known))
+
     def inspect(self, groups: Sequence[Group]) -> None:
         """See `engine.ports.HostsPort`."""
         for group in groups:
             known = self._hosts[group.host] = _Host()
+            known.created.set()
             known.watcher = self._spawn(self._inspect(group, known))
 
     def asked(self, host: HostId, worker_id: str, node_id: str) -> None:
@@ -118,7 +135,11 @@ class RayHosts:
             options: dict[str, Any] = decode(kind.ray_options) or {}
             known.handle = await asyncio.to_thread(self._make, host, options)
         except Exception as error:  # noqa: BLE001 - options that Ray refuses are the start's failure [S4.4]
+            known.created.set()
             self._post_failed(host, type(error).__name__, str(error))
+            return
+        known.created.set()
+        if known.is_killed:
             return
         if known.is_ended:
             await self._kill(known)
@@ -237,10 +258,10 @@ class RayHosts:
                 return False
         return True
 
-    async def _tell(self, known: _Host, work: Work) -> None:
+    async def _tell(self, known: _Host, call: Callable[[Any], Awaitable[Any]]) -> None:
         while not known.is_ended:
             try:
-                await known.handle.tell.remote(work)
+                await call(known.handle)
             except RayActorError as error:
                 if _is_dead(error):
                     return  # the watcher tells
@@ -249,6 +270,22 @@ class RayHosts:
                 await asyncio.sleep(POLL_SECONDS)
             else:
                 return
+
+    async def _kill_for_certain(self, host: HostId, known: _Host) -> None:
+        """End a process from outside, and tell once its death is confirmed. The watcher keeps out of it."""
+        loop = asyncio.get_running_loop()
+        await known.created.wait()
+        while known.handle is not None:
+            await self._kill(known)
+            info = await self._info(known)
+            if info is not None and info.is_gone:
+                known.worker_id, known.node_id = info.worker_id, info.node_id
+                if not known.worker_id or await self._is_confirmed_dead(known, loop.time()):
+                    break
+            await asyncio.sleep(POLL_SECONDS / 5)
+        if self._hosts.pop(host, None) is not None:
+            failure = Failure("HostEnded", "the host's process was ended from outside")
+            self._engine.post(e.HostDied(host, is_charged=False, failure=failure))
 
     async def _kill(self, known: _Host) -> None:
         if known.watcher is not None and known.watcher is not asyncio.current_task():

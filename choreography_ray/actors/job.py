@@ -22,6 +22,7 @@ from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.incarnation import Incarnation
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.ports import HostsPort, Lease, ThrottlePort
+from choreography_ray.engine.rest import RequestKind
 from choreography_ray.engine.writes import Writer
 from choreography_ray.errors import Fenced, JobNotFound
 from choreography_ray.model import HostId, JobId, JobStatus
@@ -29,6 +30,8 @@ from choreography_ray.records import OutcomeDocument
 
 log = logging.getLogger(__name__)
 
+GOODBYE_SECONDS = 1.0
+"""How long the throttle may take to hear that a finished job holds nothing; else it finds out by itself."""
 REPLY_SECONDS = 0.2
 """What a finished actor gives its last replies to leave the process."""
 
@@ -48,6 +51,11 @@ class RayThrottle:
         task = asyncio.get_running_loop().create_task(self._send(message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Give the last statement, that nothing is held, time to arrive."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=GOODBYE_SECONDS)
 
     async def _send(self, message: Exchange) -> None:
         try:
@@ -73,6 +81,7 @@ class JobActor:
         self._job_id = job_id
         self._connection = connection
         self._hosts: RayHosts | None = None
+        self._throttle: RayThrottle | None = None
         self._incarnation: Incarnation | None = None
         self._begun = asyncio.Event()
         self._calls = 0
@@ -110,7 +119,8 @@ class JobActor:
 
         def ports(engine: JobEngine) -> tuple[HostsPort, ThrottlePort]:
             self._hosts = RayHosts(self._job_id, self._connection, engine, RayTables(), lease, margin)
-            return self._hosts, RayThrottle(self._connection, engine)
+            self._throttle = RayThrottle(self._connection, engine)
+            return self._hosts, self._throttle
 
         self._incarnation = Incarnation(
             self._job_id,
@@ -128,6 +138,8 @@ class JobActor:
         finally:
             if self._hosts is not None:
                 await self._hosts.close()
+            if self._throttle is not None:
+                await self._throttle.close()
 
     async def _drain_calls(self) -> None:
         self._begun.set()
@@ -174,6 +186,11 @@ class JobActor:
         """A host delivers outcomes; answers once they are recorded."""
         async with self._call() as incarnation:
             await incarnation.deliver(document)
+
+    async def request(self, what: RequestKind) -> str | int:
+        """Somebody asks for a change of the job; the answer, once what it says is durable [S9]."""
+        async with self._call() as incarnation:
+            return await incarnation.request(what)
 
     async def trouble(self) -> str:
         """What keeps this job from going on, as far as its actor knows."""

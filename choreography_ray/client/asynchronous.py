@@ -21,29 +21,42 @@ from choreography_ray.actors.ray_api import find, is_connected
 from choreography_ray.actors.throttle import throttle_handle
 from choreography_ray.authoring import require_subclass
 from choreography_ray.client.cluster import RayCluster, embedded_url
+from choreography_ray.client.control import Controller, Unanswered
 from choreography_ray.client.reading import Reader
 from choreography_ray.code import describe_code
 from choreography_ray.codec import encode
 from choreography_ray.core.commands import ReportStart
 from choreography_ray.display import SHOWN_FAILURES, LiveProgress
+from choreography_ray.engine.rest import RequestKind
 from choreography_ray.errors import (
     ChoreographyError,
     ClusterUnavailable,
     InvalidJobType,
     JobNotFound,
     JobRemoved,
+    RemoveJobError,
+    RemoveJobReason,
+    ResumeJobError,
+    ResumeJobReason,
+    RetryFailedStepsError,
+    RetryFailedStepsReason,
     StartJobError,
     StartJobReason,
     StartReport,
+    StopJobError,
+    StopJobReason,
+    UnknownJobType,
 )
 from choreography_ray.job import Job, check_id, effective_options, label_of
 from choreography_ray.model import (
+    DrainResult,
     HistoryEntry,
     JobId,
     JobRecord,
     JobStatus,
     JobStepStatus,
     Progress,
+    ResumeResult,
     StepId,
     StepRecord,
 )
@@ -57,6 +70,11 @@ log = logging.getLogger(__name__)
 
 TRequest = TypeVar("TRequest", bound=BaseModel)
 
+ANSWER_SECONDS = 60.0
+"""How long a job may take to answer: its actor may be coming back."""
+HOOK_SECONDS = 600.0
+"""The same, where hooks of the job run before the answer."""
+DRAIN_POLL_SECONDS = 0.1
 POLL_SECONDS = 0.5
 """How often a wait looks into the store while nothing tells it that the job has ended."""
 DEFAULT_OPTIONS = JobsOptions()
@@ -313,6 +331,7 @@ class AsyncJobHandle:
         self._client = client
         self._connection = connection
         self._reader = Reader(storage, job_id)
+        self._controller = Controller(storage, connection, job_id)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.job_id}>"
@@ -349,6 +368,76 @@ class AsyncJobHandle:
         """The ids of steps that were counted, in this and earlier executions [S3.2]."""
         return self._reader.counted_steps()
 
+    async def stop(self) -> None:
+        """Stop the job: `STOPPED` is durable when this returns, its steps are told and accounted afterwards [S9.1].
+
+        A stopped job is stopped again without an error. Raises `StopJobError`, `JobNotFound`.
+        """
+        answer = await self._ask(RequestKind.STOP, StopJobError, StopJobReason, ANSWER_SECONDS)
+        if answer != JobStatus.STOPPED:
+            raise StopJobError(StopJobReason(str(answer)), self.job_id)
+
+    async def drain(self, timeout: float | timedelta = 60.0) -> DrainResult:
+        """Stop, and wait until no step code runs and all outcomes and hooks are recorded [S9.4]. Zero: look once.
+
+        Raises `StopJobError`, `JobNotFound`.
+        """
+        answer = await self._ask(RequestKind.DRAIN, StopJobError, StopJobReason, ANSWER_SECONDS)
+        if answer == StopJobReason.JOB_IS_COMPLETED:
+            return DrainResult.COMPLETED
+        if answer != JobStatus.STOPPED:
+            raise StopJobError(StopJobReason(str(answer)), self.job_id)
+        deadline = asyncio.get_running_loop().time() + _seconds(timeout)
+        while True:
+            document = await self._reader.document()
+            if document.status is JobStatus.STOPPED and document.is_stop_finalized:
+                return DrainResult.DRAINED
+            if document.status is not JobStatus.STOPPED:
+                return DrainResult.COMPLETED
+            if asyncio.get_running_loop().time() >= deadline:
+                return DrainResult.TIMED_OUT
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
+
+    async def resume(self) -> ResumeResult:
+        """Go on with a stopped job, where it was [S9.5]. Raises `ResumeJobError`, `JobNotFound`."""
+        answer = await self._ask(RequestKind.RESUME, ResumeJobError, ResumeJobReason, HOOK_SECONDS)
+        if answer in tuple(ResumeResult):
+            return ResumeResult(str(answer))
+        raise ResumeJobError(ResumeJobReason(str(answer)), self.job_id)
+
+    async def retry_failed_steps(self) -> int:
+        """Run the failed steps of a job that completed with failures again; their number [S7.3].
+
+        Raises `RetryFailedStepsError`, `JobNotFound`.
+        """
+        answer = await self._ask(RequestKind.RETRY, RetryFailedStepsError, RetryFailedStepsReason, HOOK_SECONDS)
+        if isinstance(answer, int):
+            return answer
+        raise RetryFailedStepsError(RetryFailedStepsReason(answer), self.job_id)
+
+    async def remove(self, timeout: float | timedelta = 60.0, *, force: bool = False) -> None:
+        """End the job's steps and delete every record of it, whatever its status [S9.6].
+
+        `force` deletes without hooks, also when the job's code cannot be loaded.
+        Raises `RemoveJobError`, `JobNotFound`.
+        """
+        if force:
+            await self._controller.remove_by_force()
+            return
+        answer = await self._ask(RequestKind.REMOVE, RemoveJobError, RemoveJobReason, _seconds(timeout))
+        if answer != "REMOVED":
+            raise RemoveJobError(RemoveJobReason(str(answer)), self.job_id)
+
+    async def _ask(self, what: RequestKind, error: Any, reasons: Any, timeout: float) -> str | int:
+        if not is_connected():
+            raise ClusterUnavailable("", "this client was connected for reading only")
+        try:
+            return await self._controller.ask(what, timeout)
+        except UnknownJobType as unknown:
+            raise error(reasons.UNKNOWN_JOB_TYPE, self.job_id, str(unknown)) from unknown
+        except Unanswered as unanswered:
+            raise error(reasons.UNANSWERED, self.job_id) from unanswered
+
     async def wait(self, timeout: float | timedelta | None = None, progress: bool = True) -> JobRecord:
         """Wait until the job has ended or is stopped and accounted; `timeout` in seconds, else `TimeoutError`.
 
@@ -375,7 +464,7 @@ class AsyncJobHandle:
             while True:
                 if live is not None:
                     live.update(record, await self._new_failures(record, live))
-                if record.status.is_final or record.status is JobStatus.STOPPED:
+                if record.status.is_final or (record.status is JobStatus.STOPPED and record.is_accounted):
                     return record
                 # The actor's word only ends the pause: what counts is what the store says.
                 await asyncio.wait({ended}, timeout=POLL_SECONDS)
@@ -408,3 +497,7 @@ class AsyncJobHandle:
             await actor.ended.remote()
         except (ValueError, RayError, ChoreographyError):
             await self._pause()
+
+
+def _seconds(timeout: float | timedelta) -> float:
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

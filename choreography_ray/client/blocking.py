@@ -21,7 +21,17 @@ from choreography_ray.client.asynchronous import (
 from choreography_ray.client.cluster import RayCluster
 from choreography_ray.errors import StartJobError, StartReport
 from choreography_ray.job import Job
-from choreography_ray.model import JobId, JobRecord, JobStatus, JobStepStatus, Progress, StepId, StepRecord
+from choreography_ray.model import (
+    DrainResult,
+    JobId,
+    JobRecord,
+    JobStatus,
+    JobStepStatus,
+    Progress,
+    ResumeResult,
+    StepId,
+    StepRecord,
+)
 from choreography_ray.options import ClusterOptions, JobsOptions
 
 T = TypeVar("T")
@@ -212,6 +222,26 @@ class JobHandle:
     def counted_steps(self) -> Iterator[StepId]:
         """The ids of steps that were counted [S3.2]."""
         return self._loop.iterate(self._handle.counted_steps())
+
+    def stop(self) -> None:
+        """See `AsyncJobHandle.stop`."""
+        self._loop.run(self._handle.stop())
+
+    def drain(self, timeout: float | timedelta = 60.0) -> DrainResult:
+        """See `AsyncJobHandle.drain`."""
+        return self._loop.run(self._handle.drain(timeout))
+
+    def resume(self) -> ResumeResult:
+        """See `AsyncJobHandle.resume`."""
+        return self._loop.run(self._handle.resume())
+
+    def retry_failed_steps(self) -> int:
+        """See `AsyncJobHandle.retry_failed_steps`."""
+        return self._loop.run(self._handle.retry_failed_steps())
+
+    def remove(self, timeout: float | timedelta = 60.0, *, force: bool = False) -> None:
+        """See `AsyncJobHandle.remove`."""
+        self._loop.run(self._handle.remove(timeout, force=force))
 
     def wait(self, timeout: float | timedelta | None = None, progress: bool = True) -> JobRecord:
         """Wait until the job has ended, or is stopped and accounted."""

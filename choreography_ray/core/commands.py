@@ -11,7 +11,16 @@ from datetime import datetime
 
 from choreography_ray.core.slot_messages import Exchange
 from choreography_ray.model import AdmissionMoment, HostId, JobStatus
-from choreography_ray.records import Group, JobDocument, LedgerSegment, Outcome, OutcomeKey, Run, StepDocument
+from choreography_ray.records import (
+    Group,
+    JobDocument,
+    LedgerSegment,
+    Outcome,
+    OutcomeKey,
+    Run,
+    StepCode,
+    StepDocument,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,25 @@ class SaveLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveStops:
+    """Close the run of each stopped step in its document, with the state that it goes on from."""
+
+    items: tuple[Decided, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFailures:
+    """Delete the records of failed steps that run again, each only as it was read."""
+
+    failures: tuple[tuple[int, Run], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Delete the job's document; the id is free again."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClearJob:
     """Delete the job's records but its document [S9.8]."""
 
@@ -85,6 +113,29 @@ class Acknowledge:
     """Tell the hosts that these deliveries are recorded."""
 
     receipts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer whoever asked for a change of the job."""
+
+    receipts: tuple[int, ...]
+    answer: str | int
+
+
+@dataclass(frozen=True, slots=True)
+class StopGroup:
+    """Tell a host to stop the steps of a run: what has not begun never will; repeated until it has answered."""
+
+    host: HostId
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class KillHost:
+    """End a host's process from outside; `HostDied` once that is confirmed."""
+
+    host: HostId
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +202,13 @@ class CheckIncarnation:
 class ReportedOutcome:
     """An outcome that waits for the hooks; `may_retry`: attempts are left."""
 
-    key: OutcomeKey
+    key: OutcomeKey | None
     outcome: Outcome
     may_retry: bool
+    left: StepCode = StepCode.SCHEDULED
+    """Where a step stands that has no outcome document (`key` None): never started, or waiting for a retry."""
+    is_made_by_job: bool = False
+    """No host said this: what the step's own code would say of it is asked in the job's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +236,26 @@ class AskAdmission:
 @dataclass(frozen=True, slots=True)
 class RunResumeHook:
     """Run `on_before_resuming_job_steps`, then `on_before_dispatching_job_steps`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStoppedHook:
+    """Run `on_stopped`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResume:
+    """Ask `can_resume` and admission, then run the resume hooks."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRetry:
+    """Ask `can_retry_failed_steps`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFailedSteps:
+    """Read every failed-step record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +291,20 @@ Command = (
     | SaveRetries
     | SaveFailures
     | SaveResults
+    | SaveStops
+    | DeleteFailures
+    | DeleteJob
     | DeleteStepDocuments
     | SaveLedger
     | ClearJob
     | Acknowledge
+    | Answer
+    | StopGroup
+    | KillHost
+    | RunStoppedHook
+    | CheckResume
+    | CheckRetry
+    | ReadFailedSteps
     | DeleteOutcomes
     | SettleRun
     | CreateHost

@@ -6,7 +6,7 @@ the attempt, or the status, that the decision answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -34,10 +34,11 @@ _FINAL_DECISION: Mapping[OutcomeKind, Decision] = {
 
 def write_journal(items: Sequence[tuple[ReportedOutcome, datetime | None]]) -> tuple[JournalEntry, ...]:
     """One entry per outcome document and decision. The datetime is when a retry is due; None: final."""
-    found: dict[tuple[OutcomeKey, Decision], list[tuple[int, int, datetime | None]]] = {}
+    found: dict[tuple[OutcomeKey | None, Decision, StepCode], list[tuple[int, int, datetime | None]]] = {}
     for item, due in items:
         decision = Decision.RETRY if due is not None else _FINAL_DECISION[item.outcome.kind]
-        found.setdefault((item.key, decision), []).append((item.outcome.ordinal, item.outcome.attempt, due))
+        place = (item.key, decision, item.left)
+        found.setdefault(place, []).append((item.outcome.ordinal, item.outcome.attempt, due))
     return tuple(
         JournalEntry(
             decision,
@@ -45,8 +46,9 @@ def write_journal(items: Sequence[tuple[ReportedOutcome, datetime | None]]) -> t
             tuple(o for o, _, _ in steps),
             tuple(a for _, a, _ in steps),
             tuple(due for _, _, due in steps if due is not None),
+            left,
         )
-        for (key, decision), steps in found.items()
+        for (key, decision, left), steps in found.items()
     )
 
 
@@ -57,6 +59,7 @@ class Effects:
     retries: list[Decided] = field(default_factory=list[Decided])
     failures: list[Decided] = field(default_factory=list[Decided])
     results: list[Decided] = field(default_factory=list[Decided])
+    stopped: list[Decided] = field(default_factory=list[Decided])
     closed: list[tuple[int, Run]] = field(default_factory=list[tuple[int, Run]])
 
 
@@ -70,53 +73,64 @@ def carry_out(
     *,
     documented: Container[int],
     keep_results: bool,
+    latest: Run,
 ) -> Effects:
     """Settle in the ledger what the journal decided and it still shows; returns the other writes.
 
     `find(key, ordinal)` gives the outcome that was decided upon: it is in its document until the run is over.
-    `documented` are the steps that have a step document, as far as the job knows.
+    `documented` are the steps that have a step document, as far as the job knows; `latest` is above every run so far.
     """
     effects = Effects()
     for entry in journal:
         if entry.key is None:
-            _carry_out_without_document(ledger, entry)
+            _carry_out_without_document(ledger, entry, effects, latest)
         else:
-            _carry_out_document(ledger, entry, entry.key, find, effects, documented, keep_results)
+            for ordinal, due in _still_shown(ledger, entry, entry.key.run):
+                ledger.settle(ordinal, CODE_OF[entry.decision])
+                decided = Decided(entry.key.run, find(entry.key, ordinal), due)
+                is_documented = decided.outcome.has_document or ordinal in documented
+                _take_effect(effects, entry.decision, decided, is_documented, keep_results)
     return effects
 
 
-def _carry_out_without_document(ledger: Ledger, entry: JournalEntry) -> None:
-    ordinals: Iterable[int] = entry.ordinals
-    if entry.decision is Decision.UNREACHABLE:
-        ordinals = ledger.ordinals_with(StepCode.PREPARED, after_stage=entry.after_stage)
-    for ordinal in ordinals:
-        if ledger.code(ordinal) == entry.left:
-            ledger.settle(ordinal, CODE_OF[entry.decision])
-
-
-def _carry_out_document(
-    ledger: Ledger,
-    entry: JournalEntry,
-    key: OutcomeKey,
-    find: FindOutcome,
-    effects: Effects,
-    documented: Container[int],
-    keep_results: bool,
-) -> None:
-    code = CODE_OF[entry.decision]
+def _still_shown(ledger: Ledger, entry: JournalEntry, run: Run) -> Iterator[tuple[int, datetime | None]]:
     for i, (ordinal, attempt) in enumerate(zip(entry.ordinals, entry.attempts, strict=True)):
         assigned = ledger.assignment(ordinal)
-        if assigned is None or assigned.run != key.run or assigned.attempt != attempt:
+        if assigned is not None and assigned.run == run and assigned.attempt == attempt:
+            yield ordinal, entry.dues[i] if entry.dues else None
+
+
+def _take_effect(
+    effects: Effects, decision: Decision, decided: Decided, is_documented: bool, keep_results: bool
+) -> None:
+    outcome = decided.outcome
+    if decision is Decision.RETRY:
+        effects.retries.append(decided)
+        return
+    if decision is Decision.STOPPED:
+        # What a resume goes on from: needed only where it differs from the initial state.
+        if is_documented or outcome.state is not None or outcome.attempt > 1 or outcome.crash:
+            effects.stopped.append(decided)
+        return
+    if decision is Decision.SUCCEEDED:
+        if keep_results:
+            effects.results.append(decided)
+    else:
+        effects.failures.append(decided)
+    if is_documented:
+        effects.closed.append((outcome.ordinal, decided.run))
+
+
+def _carry_out_without_document(ledger: Ledger, entry: JournalEntry, effects: Effects, latest: Run) -> None:
+    if entry.decision is Decision.UNREACHABLE:
+        for ordinal in ledger.ordinals_with(StepCode.PREPARED, after_stage=entry.after_stage):
+            ledger.settle(ordinal, StepCode.UNREACHABLE)
+        return
+    for ordinal, attempt in zip(entry.ordinals, entry.attempts, strict=True):
+        if ledger.code(ordinal) != entry.left:
             continue
-        ledger.settle(ordinal, code)
-        outcome = find(key, ordinal)
-        if entry.decision is Decision.RETRY:
-            effects.retries.append(Decided(key.run, outcome, entry.dues[i]))
-            continue
-        if entry.decision is Decision.SUCCEEDED:
-            if keep_results:
-                effects.results.append(Decided(key.run, outcome))
-        else:
-            effects.failures.append(Decided(key.run, outcome))
-        if outcome.has_document or ordinal in documented:
-            effects.closed.append((ordinal, key.run))
+        ledger.settle(ordinal, CODE_OF[entry.decision])
+        if entry.decision is Decision.FAILED:
+            # A pending retry that a stop counts: all that is known of it is in its step document [S7.2].
+            effects.failures.append(Decided(latest, Outcome(ordinal, attempt, OutcomeKind.FAILED)))
+            effects.closed.append((ordinal, latest))

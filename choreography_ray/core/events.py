@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from choreography_ray.core.slot_messages import Reply
 from choreography_ray.model import HostId, StageFailureBehavior
-from choreography_ray.records import Failure, OutcomeDocument, Payload, Run
+from choreography_ray.records import FailedStep, Failure, OutcomeDocument, Payload, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,66 @@ class StateWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Somebody stops the job, or drains it; `receipt` waits for the answer [S9.1, S9.4]."""
+
+    receipt: int
+    is_drain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeAsked:
+    """Somebody resumes the job [S9.5]."""
+
+    receipt: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAsked:
+    """Somebody runs the failed steps again [S7.3]."""
+
+    receipt: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveAsked:
+    """Somebody removes the job [S9.6]."""
+
+    receipt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeChecked:
+    """Answers `CheckResume`: an empty refusal means that the job may go on. With the state if the hooks changed it."""
+
+    refusal: str = ""
+    state: Payload = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryChecked:
+    """Answers `CheckRetry`."""
+
+    is_allowed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStepsRead:
+    """Answers `ReadFailedSteps`: all failed-step records of the job."""
+
+    failures: tuple[FailedStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedHookRan:
+    """Answers `RunStoppedHook`."""
+
+    state: Payload = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionHookRan:
     """Answers `RunCompletionHook`, with the state if the hook changed it."""
 
@@ -141,8 +201,25 @@ class CompletionHookRan:
     error: str = ""
 
 
+Request = StopAsked | ResumeAsked | RetryAsked | RemoveAsked
+"""What people ask for."""
+
+CodeAnswer = (
+    FailureBehaviorAnswered
+    | AdmissionAnswered
+    | ResumeHookRan
+    | CompletionHookRan
+    | ResumeChecked
+    | RetryChecked
+    | FailedStepsRead
+    | StoppedHookRan
+)
+"""What answers the one question that is open."""
+
 Event = (
-    OutcomesReported
+    Request
+    | CodeAnswer
+    | OutcomesReported
     | HooksRan
     | HostCameUp
     | HostWaited
@@ -153,9 +230,5 @@ Event = (
     | ThrottleReplied
     | ExchangeFailed
     | IncarnationConfirmed
-    | FailureBehaviorAnswered
-    | AdmissionAnswered
-    | ResumeHookRan
-    | CompletionHookRan
     | StateWritten
 )

@@ -131,7 +131,7 @@ class HostTable:
 
     def idle_until(self, now: float) -> list[HostId]:
         """Warm hosts that have been without a group for `MAX_IDLE_SECONDS`: what they reserve may serve others."""
-        return [host for host, since in self._idle_since.items() if now - since >= MAX_IDLE_SECONDS]
+        return [host for host, since in self._idle_since.items() if since + MAX_IDLE_SECONDS <= now]
 
     @property
     def next_idle_end(self) -> float | None:

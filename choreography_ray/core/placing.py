@@ -70,8 +70,8 @@ class Placing:
         job.slots.take(host, run, width)
         again = [pair for pair in zip(batch.ordinals, batch.attempts, strict=True) if pair[0] in job.documented]
         for ordinal, attempt in again:
-            crashes = job.crashes.get(ordinal, 0)
-            job.turn.raised.append(StepDocument(ordinal, run, attempt=attempt, crashes=crashes))
+            crashes, base = job.crashes.get(ordinal, 0), job.bases.get(ordinal, 0)
+            job.turn.raised.append(StepDocument(ordinal, run, attempt=attempt, crashes=crashes, base=base))
         if idle is None:
             job.hosts.add(HostView(host, batch.kind, HostPhase.STARTING))
             job.start.created(host, time.now)

@@ -8,6 +8,10 @@ from choreography_ray.options import JobsOptions
 
 MAX_GROUP = 200
 """Steps told to a host at once, at most."""
+LOOK_AGAIN_SECONDS = 0.25
+"""How soon a job looks again at what was due and could not be done yet."""
+MAX_DECIDED = 1_000
+"""Outcomes that the hooks get at once, at most: what is decided with one write of the job document."""
 TARGET_GROUP_SECONDS = 0.25
 """How long a group should keep a host busy: long enough to pay for its writes, short enough to share fairly."""
 

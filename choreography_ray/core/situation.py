@@ -30,6 +30,12 @@ class JobRules:
     keep_after_completed_with_failures: bool = True
     is_admission_asked: bool = False
 
+    def is_kept(self, status: JobStatus) -> bool:
+        """Whether the records of a job that ended so stay until retention [S9.8]."""
+        if status is JobStatus.COMPLETED_SUCCESSFULLY:
+            return self.keep_after_completed
+        return status is JobStatus.FAILED or self.keep_after_completed_with_failures
+
 
 class Situation:
     """Everything that the parts read and change. Each field has one part that writes it, but for the turn."""
@@ -41,6 +47,8 @@ class Situation:
         self.slots = slots
         self.rules = rules
         self.attempts: dict[int, int] = {}
+        self.bases: dict[int, int] = {}
+        """Attempts used up before failed steps were run again [S7.3]."""
         self.crashes: dict[int, int] = {}
         self.documented: set[int] = set()
         """Steps that have a document of their own, as far as the job knows."""
@@ -124,6 +132,7 @@ class Situation:
         self.documented.add(document.ordinal)
         self.attempts[document.ordinal] = document.attempt
         self.crashes[document.ordinal] = document.crashes
+        self.bases[document.ordinal] = document.base
 
     def close_turn(self, time: Instant) -> Turn:
         """The turn with its writes made up; a new one begins."""

@@ -15,7 +15,7 @@ class Stages:
 
     def __init__(self, job: Situation) -> None:
         self._job = job
-        self._is_closing = False
+        self.is_closing = False
         self._admission_failures = 0
         self.ask_again_at: float | None = None
 
@@ -28,12 +28,17 @@ class Stages:
         for host in job.hosts.useless(here):
             job.end(host)
 
+    def reopen(self, stage: int) -> None:
+        """The job goes on after it had ended or was stopped."""
+        self.is_closing = False
+        self.enter(stage)
+
     def advance(self, time: Instant) -> None:
         """Take the next step of the job's way, if there is one to take."""
         job = self._job
         if not job.is_quiet or job.document.mark:
             return
-        if self._is_closing:
+        if self.is_closing:
             self._close()
         elif job.status is JobStatus.STARTING_STEPS and not job.owes_resume:
             stage = job.ledger.stages[0]
@@ -118,9 +123,9 @@ class Stages:
         job.change_status(status, time)
         self.end_hosts()
         job.start.completed()
-        if not self._is_kept(status):
+        if not job.rules.is_kept(status):
             job.turn.clear = c.ClearJob(job.rules.keep_results)
-        self._is_closing = True
+        self.is_closing = True
 
     def end_hosts(self) -> None:
         """Nothing will be started any more: no host and no slot is left."""
@@ -134,14 +139,8 @@ class Stages:
     def _close(self) -> None:
         """The last turn, when all that the job leaves is durable."""
         job = self._job
-        if not self._is_kept(job.document.status):
+        if not job.rules.is_kept(job.document.status):
             # The summary that stays has neither request nor state [S9.8].
             job.turn.change(is_cleared=True, request=None, state=None)
         job.turn.say(c.Finish(job.document.status))
         job.is_finished = True
-
-    def _is_kept(self, status: JobStatus) -> bool:
-        rules = self._job.rules
-        if status is JobStatus.COMPLETED_SUCCESSFULLY:
-            return rules.keep_after_completed
-        return status is JobStatus.FAILED or rules.keep_after_completed_with_failures

@@ -29,6 +29,7 @@ class StartWatch:
         self._failed_steps = 0
         self._details: list[str] = []
         self._is_completed = False
+        self._is_stopped = False
         self._is_reported = False
 
     def created(self, host: HostId, now: float) -> None:
@@ -57,6 +58,10 @@ class StartWatch:
         if len(self._details) < MAX_DETAILS:
             self._details.append(f"step {label!r}: {message}")
 
+    def stopped(self) -> None:
+        """The job was stopped: a start that has brought nothing up is over."""
+        self._is_stopped = True
+
     def completed(self) -> None:
         """The job is over."""
         self._is_completed = True
@@ -72,11 +77,13 @@ class StartWatch:
 
     def report(self, now: float) -> ReportStart | None:
         """What to tell whoever waits for the start, once."""
-        if self._is_reported or not (self._is_completed or self._is_settled(now)):
+        if self._is_reported or not (self._is_completed or self._is_stopped or self._is_settled(now)):
             return None
         self._is_reported = True
         error = ""
-        if self._failed_steps:
+        if self._is_stopped and not self._ups:
+            error = StartJobReason.STOPPED
+        elif self._failed_steps:
             is_none_up = self._is_completed and not self._ups
             error = (
                 StartJobReason.ALL_JOB_STEPS_FAILED_STARTING
@@ -89,5 +96,5 @@ class StartWatch:
         if now >= self._deadline:
             return True
         if self._first_at is None:
-            return now - self._begin >= SLOT_PATIENCE_SECONDS
+            return now >= self._begin + SLOT_PATIENCE_SECONDS
         return bool(self._ups) and not self._pending

@@ -7,7 +7,7 @@ from typing import Any
 
 from choreography_ray.core import commands as c
 from choreography_ray.core.decisions import Effects
-from choreography_ray.records import LedgerSegment, StepDocument
+from choreography_ray.records import LedgerSegment, Run, StepDocument
 
 
 @dataclass(slots=True)
@@ -19,7 +19,11 @@ class Turn:
     effects: list[Effects] = field(default_factory=list[Effects])
     raised: list[StepDocument] = field(default_factory=list[StepDocument])
     ledger: tuple[LedgerSegment, ...] = ()
+    deleted_failures: list[tuple[int, Run]] = field(default_factory=list[tuple[int, Run]])
     clear: c.ClearJob | None = None
+    is_job_deleted: bool = False
+    wants_counts: bool = False
+    """The job document's counts are to be taken from the ledger, as it is now."""
     messages: list[c.Command] = field(default_factory=list[c.Command])
 
     def change(self, **fields: Any) -> None:
@@ -33,7 +37,8 @@ class Turn:
     @property
     def has_writes(self) -> bool:
         """True when something that the next decision may rest on is durable only once this turn is carried out."""
-        return bool(self.changes or self.effects or self.raised or self.ledger or self.clear)
+        writes = (self.changes, self.effects, self.raised, self.ledger, self.deleted_failures, self.clear)
+        return any(writes) or self.wants_counts
 
     def commands(self) -> list[c.Command]:
         """The turn in its order."""
@@ -42,7 +47,11 @@ class Turn:
             ordered.append(c.SaveStepDocuments(tuple(self.raised)))
         if self.ledger:
             ordered.append(c.SaveLedger(self.ledger))
+        if self.deleted_failures:
+            ordered.append(c.DeleteFailures(tuple(self.deleted_failures)))
         ordered.append(self.clear)
+        if self.is_job_deleted:
+            ordered.append(c.DeleteJob())
         return [command for command in ordered if command is not None] + self.messages
 
     def _effects(self) -> list[c.Command]:
@@ -53,6 +62,8 @@ class Turn:
             commands.append(c.SaveFailures(failures))
         if results := tuple(item for effects in self.effects for item in effects.results):
             commands.append(c.SaveResults(results))
+        if stops := tuple(item for effects in self.effects for item in effects.stopped):
+            commands.append(c.SaveStops(stops))
         if closed := tuple(item for effects in self.effects for item in effects.closed):
             commands.append(c.DeleteStepDocuments(closed))
         return commands

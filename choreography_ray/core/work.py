@@ -60,6 +60,22 @@ class WorkQueue:
             _, ordinal, attempt = heapq.heappop(self._later)
             self._due.setdefault(self._ledger.kind(ordinal), deque()).append((ordinal, attempt))
 
+    def take_singles(self) -> list[tuple[int, int]]:
+        """Every step whose run was given up, with its attempt: none of them waits here any more."""
+        taken, self._singles = list(self._singles), deque()
+        return taken
+
+    def take_retries(self) -> list[tuple[int, int]]:
+        """Every step that waits for its next attempt, with that attempt: none of them waits here any more."""
+        taken = [(ordinal, attempt) for _, ordinal, attempt in self._later]
+        taken += [step for due in self._due.values() for step in due]
+        self._later, self._due = [], {}
+        return taken
+
+    def take_fresh(self, most: int) -> Batch | None:
+        """The next steps that were never started, at most `most`."""
+        return self._take_fresh(most, 1, most)
+
     @property
     def next_due(self) -> float | None:
         """When the next retry is due."""
@@ -123,13 +139,13 @@ class WorkQueue:
                 return Batch(kind, tuple(o for o, _ in steps), tuple(a for _, a in steps))
         return self._take_fresh(room, hosts)
 
-    def _take_fresh(self, room: int, hosts: int) -> Batch | None:
+    def _take_fresh(self, room: int, hosts: int, share: int | None = None) -> Batch | None:
         head = self._head()
         if head is None:
             self._fresh_left = 0
             return None
         kind = head[1]
-        ordinals = self._fresh[kind].take(self._ledger, min(room, self._share(kind, hosts)))
+        ordinals = self._fresh[kind].take(self._ledger, min(room, share or self._share(kind, hosts)))
         self._fresh_left -= len(ordinals)
         return Batch(kind, ordinals, tuple(self._attempts.get(o, 1) for o in ordinals))
 

@@ -1,4 +1,4 @@
-"""Until when may an incarnation promise its hosts anything? As long as store or GCS say that it is the job's [S10.2]."""
+"""Until when may an incarnation promise its hosts anything? While store or GCS say that it is the job's [S10.2]."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Confirmation:
 
     def left(self) -> float:
         """Seconds that a lease given now may last; not above zero: none may be given."""
-        if self._is_current is None:
-            return self._lease
         if self.refuted.done():
             return 0.0
+        if self._is_current is None:
+            return self._lease
         return min(self._lease, self._until - self._clock.instant().now)
 
     async def is_current(self) -> bool:

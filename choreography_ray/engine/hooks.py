@@ -5,20 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from choreography_ray.codec import decode, encode
 from choreography_ray.core.commands import ReportedOutcome
-from choreography_ray.core.events import CompletionHookRan, HooksRan, ResumeHookRan, Verdict
+from choreography_ray.core.events import (
+    CompletionHookRan,
+    HooksRan,
+    ResumeChecked,
+    ResumeHookRan,
+    RetryChecked,
+    StoppedHookRan,
+    Verdict,
+)
 from choreography_ray.core.policies import retry_delay
 from choreography_ray.engine.plans import Plans
 from choreography_ray.engine.ports import Loaded, UserCode
 from choreography_ray.job import Job, JobRuntime, bind_job, is_overridden
 from choreography_ray.model import AttemptRecord, StageFailureBehavior
 from choreography_ray.options import JobsOptions
-from choreography_ray.records import Failure, OutcomeKind, Payload
-from choreography_ray.result import JobStepResult, describe_exception
+from choreography_ray.records import Failure, Outcome, OutcomeKind, Payload
+from choreography_ray.result import JobStepResult, describe_exception, plain_value
+from choreography_ray.step import JobStep
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +47,17 @@ class Hooks:
         self._user = user
         self._gate = asyncio.Lock()
         self.plans: Plans | None = None
+        self.step_type: Callable[[int], str] | None = None
         self.is_judging = False
         """Outcomes are being decided: what hooks do to the state is saved with the decisions, not before [S6.5]."""
-        self.job = self._bind()
+        self.job = self._bind(state)
         self._tells = is_overridden(code.job_class, "on_step_completed_or_stopped")
         self._asks_retry = is_overridden(code.job_class, "should_retry_step")
         self._asks_delay = is_overridden(code.job_class, "get_step_retry_delay")
 
-    def _bind(self) -> Job[Any, Any]:
+    def _bind(self, payload: Payload) -> Job[Any, Any]:
         resolve = self._code.resolve
-        request, state = decode(self._request, resolve), decode(self._state, resolve)
+        request, state = decode(self._request, resolve), decode(payload, resolve)
         return bind_job(self._code.job_class, self._runtime, request, state)
 
     @property
@@ -65,9 +76,11 @@ class Hooks:
         try:
             return await self._user.call(function, *args, timeout=self.timeout)
         except TimeoutError as error:
-            # The thread cannot be stopped: it keeps the old instance, which nobody reads any more.
-            self._state = encode(self.job.state, "state")
-            self.job = self._bind()
+            if self.timeout is None:
+                raise  # its own
+            # The thread cannot be stopped: it keeps the old instance, which nobody reads any more. What was changed
+            # until now is in the new one, and still to be saved.
+            self.job = self._bind(encode(self.job.state, "state"))
             raise TimeoutError(f"{hook} took longer than hook_timeout ({self.timeout:g} s)") from error
 
     def changed_state(self) -> Payload:
@@ -97,7 +110,7 @@ class Hooks:
             return Verdict()
         assert self.plans is not None
         step_id = await self.plans.step_id(outcome.ordinal)
-        result = _result(item, self._code) if needs_result else None
+        result = await self._result(item) if needs_result else None
         if item.may_retry:
             delay = await self._retry_after(step_id, result, outcome.attempt, errors)
             if delay is not None:
@@ -108,6 +121,16 @@ class Hooks:
             except Exception as error:  # noqa: BLE001 - a hook that raises is recorded and not repeated
                 errors.append(_told("on_step_completed_or_stopped", error))
         return Verdict(step_id=step_id)
+
+    async def _result(self, item: ReportedOutcome) -> JobStepResult[Any]:
+        outcome = item.outcome
+        if item.is_made_by_job:
+            assert self.plans is not None
+            if outcome.kind is OutcomeKind.STOPPED:
+                outcome = replace(outcome, value=await self.cancelled_value(outcome.ordinal))
+            else:
+                outcome = replace(outcome, failure=await self.plans.last_failure(outcome.ordinal))
+        return _result(outcome, self._code)
 
     async def _retry_after(self, step_id: str, result: Any, attempt: int, errors: list[str]) -> float | None:
         if self._asks_retry:
@@ -143,6 +166,48 @@ class Hooks:
             return ResumeHookRan(self.changed_state(), _told("on_before_resuming_job_steps", error))
         return ResumeHookRan(self.changed_state())
 
+    async def check_resume(self) -> ResumeChecked:
+        """Whether a stopped job may go on; then what comes before it does [S9.5]."""
+        try:
+            if not await self.call("can_resume"):
+                return ResumeChecked("JOB_CANNOT_BE_RESUMED")
+        except Exception as error:  # noqa: BLE001 - raising means no
+            return ResumeChecked("JOB_CANNOT_BE_RESUMED", error=_told("can_resume", error))
+        ran = await self.resume(initialization_may_be_incomplete=False)
+        return ResumeChecked("RESUME_HOOK_FAILED" if ran.error else "", ran.state, ran.error)
+
+    async def check_retry(self) -> RetryChecked:
+        """Whether failed steps may be run again [S7.3]."""
+        try:
+            return RetryChecked(bool(await self.call("can_retry_failed_steps")))
+        except Exception as error:  # noqa: BLE001 - raising means no
+            _told("can_retry_failed_steps", error)
+            return RetryChecked(is_allowed=False)
+
+    async def stopped(self) -> StoppedHookRan:
+        """Run `on_stopped`; one that raises is recorded and not repeated [S14.3]."""
+        try:
+            await self.call("on_stopped")
+        except Exception as error:  # noqa: BLE001
+            return StoppedHookRan(self.changed_state(), _told("on_stopped", error))
+        return StoppedHookRan(self.changed_state())
+
+    async def cancelled_value(self, ordinal: int) -> Payload:
+        """What the step's own code reports of a step that a stop kept from its work, as far as it says [S9.2]."""
+        assert self.plans is not None and self.step_type is not None
+        step_type = self._code.resolve(self.step_type(ordinal))
+        if step_type.create_cancelled_result is getattr(JobStep, "create_cancelled_result"):  # noqa: B009 - untyped
+            return None
+        try:
+            state = decode(await self.plans.state(ordinal), self._code.resolve)
+            step = step_type()
+            step.state = state
+            made = await self._user.call(step.create_cancelled_result, state, timeout=self.timeout)
+            return encode(plain_value(made), "result")
+        except Exception as error:  # noqa: BLE001 - nothing to tell is no failure of the stop
+            _told("create_cancelled_result", error)
+            return None
+
     async def complete(self) -> CompletionHookRan:
         """Run `on_all_steps_completed`."""
         if not is_overridden(self._code.job_class, "on_all_steps_completed"):
@@ -154,8 +219,7 @@ class Hooks:
         return CompletionHookRan(self.changed_state())
 
 
-def _result(item: ReportedOutcome, code: Loaded) -> JobStepResult[Any]:
-    outcome = item.outcome
+def _result(outcome: Outcome, code: Loaded) -> JobStepResult[Any]:
     value = decode(outcome.value, code.resolve)
     if outcome.kind is OutcomeKind.SUCCEEDED:
         return JobStepResult.succeeded(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -56,19 +57,22 @@ class HostEngine:
         self._writer = Writer(clock)
         self._fence = 0
         self._last_run = Run(0, 0)
+        self._stopped_runs: set[Run] = set()
         self._around: Surroundings | None = None
         self._group: GroupRun | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
-        """Until there is nothing more to do for this host; then its process ends."""
+        """Get the first lease and begin the first group. The process ends when the lease is not renewed any more."""
         lease = await self._ask(is_first=True)
         if lease.seconds is None or lease.work is None or lease.code is None or lease.options is None:
             self._process.end()
             return
+        self.spawn(self._renew(lease.seconds))  # loading the code may take longer than a lease
         self._around = await self._surround(lease.code, lease.options)
         self.accept(lease.work)
-        seconds: float | None = lease.seconds
+
+    async def _renew(self, seconds: float | None) -> None:
         while seconds is not None:
             await self._clock.sleep(seconds / 3)
             seconds = (await self._ask(is_first=False)).seconds
@@ -105,8 +109,17 @@ class HostEngine:
             return False
         self._fence, self._last_run = work.run.fence, work.run
         self._group = GroupRun(self, self._around, work)
+        if work.run in self._stopped_runs:
+            self._group.stop()
         self.spawn(self._group.perform(self._runner))
         return True
+
+    def stop(self, run: Run, fence: int) -> None:
+        """Stop a run: what has not begun never will, also when the run itself is told only afterwards [S6.4]."""
+        self._fence = max(self._fence, fence)
+        self._stopped_runs.add(run)
+        if self._group is not None and self._last_run == run:
+            self._group.stop()
 
     def has_begun(self, run: Run, fence: int) -> bool:
         """Whether this host has begun the run; asking so is how a new job actor adopts it [S10.1]."""
@@ -162,7 +175,10 @@ class GroupRun:
         self._around = around
         self._work = work
         self._type: type[JobStep[Any, Any, Any]] = around.code.resolve(work.step_type)
-        self._done: list[Outcome] = []
+        self._done: deque[Outcome] = deque()
+        self._is_told = False
+        self._active: set[StepRun] = set()
+        self._is_stopped = False
         self._news = asyncio.Event()
         self._n = 0
         self._since = 0.0
@@ -185,21 +201,37 @@ class GroupRun:
     def _around_now(self) -> float:
         return self._around.loop.time()
 
-    def _perform_blocking(self, step: StepWork) -> None:
+    def stop(self) -> None:
+        """Stop every step of the run: bodies are told, what has not begun never does [S9.2]."""
+        self._is_stopped = True
+        for run in tuple(self._active):
+            run.stop()
+
+    def _begin(self, step: StepWork) -> StepRun:
         run = StepRun(self._around, self._type, self._work.run, self._work.stage, step)
+        self._active.add(run)
+        if self._is_stopped:
+            run.stop()
+        return run
+
+    def _perform_blocking(self, step: StepWork) -> None:
+        run = self._begin(step)
         watch = self._watch(run)
         outcome = run.perform_blocking()
         if watch is not None:
             self._around.loop.call_soon_threadsafe(watch.cancel)
-        self._finished(outcome)
+        self._finished(run, outcome)
 
     async def _perform_async(self, step: StepWork) -> None:
-        self._finished(await StepRun(self._around, self._type, self._work.run, self._work.stage, step).perform_async())
+        run = self._begin(step)
+        self._finished(run, await run.perform_async())
 
-    def _finished(self, outcome: Outcome) -> None:
-        # Called on the body's thread; list.append is atomic, and the loop is woken once per pause at most.
+    def _finished(self, run: StepRun, outcome: Outcome) -> None:
+        # Called on the body's thread: the deque takes it at once, and the loop is woken once per pause at most.
+        self._active.discard(run)
         self._done.append(outcome)
-        if len(self._done) == 1:
+        if not self._is_told:
+            self._is_told = True
             self._around.loop.call_soon_threadsafe(self._news.set)
 
     def _watch(self, run: StepRun) -> asyncio.Task[None] | None:
@@ -214,7 +246,8 @@ class GroupRun:
 
     async def _time_out(self, run: StepRun, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        run.time_out(seconds)
+        if not run.time_out(seconds):
+            return
         await asyncio.sleep(max(0.0, self._around.options.step_stop_timeout.total_seconds()))
         async with self._flushing:
             outcomes = (*self._take(), run.failed(StepTimedOut(seconds)))
@@ -228,8 +261,8 @@ class GroupRun:
             await asyncio.shield(self._flush())
 
     def _take(self) -> tuple[Outcome, ...]:
-        taken, self._done = self._done, []
-        return tuple(taken)
+        self._is_told = False
+        return tuple(self._done.popleft() for _ in range(len(self._done)))
 
     async def _flush(self) -> None:
         async with self._flushing:

@@ -6,16 +6,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from choreography_ray.core import events as e
 from choreography_ray.core.commands import ReportStart
-from choreography_ray.core.job_machine import JobMachine, JobRules
+from choreography_ray.core.job_machine import JobMachine
 from choreography_ray.core.ledger import Ledger
+from choreography_ray.core.situation import JobRules
 from choreography_ray.core.slots import JobSlots
 from choreography_ray.engine.confirmation import Confirmation, Question
 from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.plans import Plans
 from choreography_ray.engine.ports import Clock, HostsPort, Lease, Loaded, ThrottlePort, UserCode
-from choreography_ray.engine.startup import StartRefused, Startup, initial_counts
+from choreography_ray.engine.rest import Desk, RequestKind, Rest
+from choreography_ray.engine.startup import StartInterrupted, StartRefused, Startup, initial_counts
 from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.errors import ChoreographyError, Fenced, JobNotFound, StartJobReason, StartReport, UnknownJobType
 from choreography_ray.model import HostId, JobId, JobStatus, Progress
@@ -24,6 +27,14 @@ from choreography_ray.records import CodeRef, JobDocument, OutcomeDocument
 from choreography_ray.storage.protocol import JobStorage
 
 log = logging.getLogger(__name__)
+
+_EVENTS: dict[RequestKind, Callable[[int], e.Request]] = {
+    RequestKind.STOP: e.StopAsked,
+    RequestKind.DRAIN: lambda receipt: e.StopAsked(receipt, is_drain=True),
+    RequestKind.RESUME: e.ResumeAsked,
+    RequestKind.RETRY: e.RetryAsked,
+    RequestKind.REMOVE: e.RemoveAsked,
+}
 
 LoadCode = Callable[[CodeRef], Awaitable[Loaded]]
 Ports = Callable[[JobEngine], tuple[HostsPort, ThrottlePort]]
@@ -58,6 +69,10 @@ class Incarnation:
         self._hooks: Hooks | None = None
         self._engine: JobEngine | None = None
         self._is_over = False
+        self._has_ended = False
+        """The job has ended, not only this incarnation of its actor: its hosts may go."""
+        self._desk = Desk()
+        self._rest: Rest | None = None
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[ReportStart] = self.loop.create_future()
         """What there is to say about the start; every caller of `start` waits for it."""
@@ -100,7 +115,7 @@ class Incarnation:
 
         Raises `Fenced` when this incarnation cannot tell: only the job's end, not its own, is an end for the host.
         """
-        if self._is_over:
+        if self._has_ended:
             return Lease(None)
         left = self._confirmation.left()
         if left <= 0:
@@ -115,6 +130,17 @@ class Incarnation:
             raise Fenced(self.job_id)
         await self._engine.deliver(document)
 
+    async def request(self, what: RequestKind) -> str | int:
+        """Somebody asks for a change of the job; the answer, once what it says is durable [S9].
+
+        Raises `Fenced` when this incarnation cannot answer any more: ask the next one.
+        """
+        if self._is_over:
+            raise Fenced(self.job_id)
+        if self._engine is not None:
+            return await self._engine.request(_EVENTS[what])
+        return await self._desk.ask(what)
+
     # Its life.
 
     async def run(self) -> JobStatus:
@@ -123,17 +149,21 @@ class Incarnation:
             document = await self._take_over()
             code = await self._load_code(document.code)
             self._hooks = Hooks(code, self, document.request, document.state, document.options, self._user)
+            assert self._job is not None
+            self._rest = Rest(self._storage, self._job, self._writer, self._hooks, self._desk)
             status = await self._live(document, code)
-            self._is_over = True
+            self._has_ended = True
             return status
         except StartRefused as refused:
             status = await self._refuse(refused)
-            self._is_over = True
+            self._has_ended = True
             return status
         except UnknownJobType as error:
             self._answer(ReportStart(StartJobReason.UNKNOWN, (str(error),)))
             raise
         finally:
+            self._is_over = True
+            self._desk.close(Fenced(self.job_id))
             self._confirmation.close()
             if not self.started.done():
                 self.started.set_result(ReportStart(StartJobReason.UNKNOWN, ("the job actor ended",)))
@@ -169,20 +199,41 @@ class Incarnation:
     async def _live(self, document: JobDocument, code: Loaded) -> JobStatus:
         assert self._job is not None and self._hooks is not None
         status = document.status
-        if status.is_final or status in (JobStatus.STOPPED, JobStatus.REMOVING):
+        startup = Startup(self._storage, self._job, self._writer, code, self._hooks, self._user, self._desk)
+        if not status.is_interruptible:
             self._answer(ReportStart(document.start_error, document.start_details))
+            return await self._live_at_rest(startup, code)
+        try:
+            if status is JobStatus.PREPARING_JOB:
+                if not self._is_first and not document.is_background:
+                    raise StartRefused(StartJobReason.UNKNOWN, ("the job actor died before the plan was saved",))
+                if not await startup.plan():
+                    return await self._complete_empty()
+            ledger = await startup.prepare()
+            if self._job.document.status is JobStatus.PREPARING_STEPS:
+                await self._job.change_status(JobStatus.STARTING_STEPS, stage_counts=initial_counts(ledger))
+            if self._job.document.status is JobStatus.STARTING_STEPS and not self._job.document.has_started_hook:
+                await startup.before_starting()
+        except StartInterrupted:
+            assert self._rest is not None
+            await self._rest.come_to_rest()
+            self._answer(ReportStart(StartJobReason.STOPPED, ()))
+            return await self._live_at_rest(startup, code)
+        return await self._run_steps(ledger, code)
+
+    async def _live_at_rest(self, startup: Startup, code: Loaded) -> JobStatus:
+        """The job was ended or stopped: finish what is left of that, and wait a little for somebody to ask for more."""
+        assert self._job is not None and self._rest is not None
+        document = self._job.document
+        if document.status.is_final and not document.is_cleared and not _rules(document, code).is_kept(document.status):
+            await self._rest.clear()
+        if not self._job.document.is_cleared and await startup.is_prepared():
+            return await self._run_steps(await startup.prepare(), code)
+        status = await self._rest.serve()
+        if status is not None:
             return status
-        startup = Startup(self._storage, self._job, self._writer, code, self._hooks, self._user)
-        if status is JobStatus.PREPARING_JOB:
-            if not self._is_first and not document.is_background:
-                raise StartRefused(StartJobReason.UNKNOWN, ("the job actor died before the plan was saved",))
-            if not await startup.plan():
-                return await self._complete_empty()
-        ledger = await startup.prepare() if self._job.document.plan else None
-        assert ledger is not None
-        if self._job.document.status is JobStatus.PREPARING_STEPS:
-            await self._job.change_status(JobStatus.STARTING_STEPS, stage_counts=initial_counts(ledger))
-        if self._job.document.status is JobStatus.STARTING_STEPS and not self._job.document.has_started_hook:
+        ledger = await startup.prepare()
+        if not self._job.document.has_started_hook:
             await startup.before_starting()
         return await self._run_steps(ledger, code)
 
@@ -192,16 +243,10 @@ class Incarnation:
         assert document.plan is not None
         time = self._clock.instant()
         slots = JobSlots(self.job_id, self._actor, document.fence, self._lease_seconds)
-        job = code.job_class
-        rules = JobRules(
-            window=document.options.max_active_steps_per_job,
-            keep_results=document.keep_results,
-            keep_after_completed=job.keep_after_completed,
-            keep_after_completed_with_failures=job.keep_after_completed_with_failures,
-        )
-        machine = JobMachine(document, ledger, slots, rules, time)
+        machine = JobMachine(document, ledger, slots, _rules(document, code), time)
         plans = Plans(self.job_id, self._storage, self._writer, document.plan.segment_steps)
         self._hooks.plans = plans
+        self._hooks.step_type = lambda ordinal: ledger.kinds[ledger.kind(ordinal)].step_type
         engine = JobEngine(
             machine, self._storage, self._job, self._writer, self._hooks, plans, self._clock, self._confirmation
         )
@@ -213,6 +258,7 @@ class Incarnation:
             documents = await self._writer.certain(lambda: self._storage.read_step_documents(self.job_id))
             begin = machine.recover(outcomes, documents, time)
         self._engine = engine
+        self._desk.hand_over(lambda what: engine.request(_EVENTS[what]))
         engine.started.add_done_callback(lambda done: self._answer(done.result()))
         return await engine.run(begin)
 
@@ -246,3 +292,13 @@ class Incarnation:
             log.exception("the failed start of job %s could not be recorded", self.job_id)
         self._answer(ReportStart(refused.reason, refused.details))
         return JobStatus.FAILED
+
+
+def _rules(document: JobDocument, code: Loaded) -> JobRules:
+    job = code.job_class
+    return JobRules(
+        window=document.options.max_active_steps_per_job,
+        keep_results=document.keep_results,
+        keep_after_completed=job.keep_after_completed,
+        keep_after_completed_with_failures=job.keep_after_completed_with_failures,
+    )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, assert_never
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from choreography_ray.core import commands as c
 from choreography_ray.core import events as e
@@ -14,14 +16,17 @@ from choreography_ray.engine.confirmation import Confirmation
 from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.plans import Plans
 from choreography_ray.engine.ports import Clock, HostsPort, Lease, ThrottlePort, Work
+from choreography_ray.engine.recorder import Recorder, Write
 from choreography_ray.engine.settling import settle_run
 from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.errors import Fenced
 from choreography_ray.model import HostId, JobStatus
-from choreography_ray.records import OutcomeDocument, Payload
+from choreography_ray.records import FailedStep, OutcomeDocument, OutcomeKind, Payload
 from choreography_ray.storage.protocol import JobStorage
 
 log = logging.getLogger(__name__)
+
+PAGE = 1_000
 
 
 class JobEngine:
@@ -46,7 +51,7 @@ class JobEngine:
         self.hosts: HostsPort | None = None
         self.throttle: ThrottlePort | None = None
         self._storage = storage
-        self._job_writer = job_writer
+        self._recorder = Recorder(storage, job_writer, writer, plans, machine.ledger)
         self._writer = writer
         self._hooks = hooks
         self._plans = plans
@@ -56,7 +61,7 @@ class JobEngine:
         self._events: list[e.Event] = []
         self._news = asyncio.Event()
         self._wake_at: float | None = None
-        self._receipts: dict[int, asyncio.Future[None]] = {}
+        self._receipts: dict[int, asyncio.Future[Any]] = {}
         self._next_receipt = 0
         self._first_work: dict[HostId, asyncio.Future[Work]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,15 +87,22 @@ class JobEngine:
         self.post(e.OutcomesReported(document, receipt))
         await done
 
+    async def request(self, make: Callable[[int], e.Request]) -> str | int:
+        """Ask for a change of the job; the answer, once what it says is durable. Raises `Fenced` as `deliver` does."""
+        receipt, done = self._new_receipt()
+        self.post(make(receipt))
+        answer: str | int = await done
+        return answer
+
     async def save_state(self, state: Payload) -> None:
         """Save the job's state; durable when this returns."""
         receipt, done = self._new_receipt()
         self.post(e.StateWritten(state, receipt))
         await done
 
-    def _new_receipt(self) -> tuple[int, asyncio.Future[None]]:
+    def _new_receipt(self) -> tuple[int, asyncio.Future[Any]]:
         receipt, self._next_receipt = self._next_receipt, self._next_receipt + 1
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._receipts[receipt] = done
         return receipt, done
 
@@ -162,64 +174,22 @@ class JobEngine:
             await self._carry_out(command)
 
     async def _carry_out(self, command: c.Command) -> None:
-        match command:
-            case c.SaveJob():
-                await self._job_writer.save(command.document, command.changed)
-            case (
-                c.SaveRetries()
-                | c.SaveFailures()
-                | c.SaveResults()
-                | c.DeleteStepDocuments()
-                | c.SaveStepDocuments()
-                | c.SaveLedger()
-                | c.ClearJob()
-            ):
-                await self._write(command)
-            case _:
-                self._tell(command)
-
-    async def _write(
-        self,
-        command: c.SaveRetries
-        | c.SaveFailures
-        | c.SaveResults
-        | c.DeleteStepDocuments
-        | c.SaveStepDocuments
-        | c.SaveLedger
-        | c.ClearJob,
-    ) -> None:
-        storage, job_id, certain = self._storage, self._job_id, self._writer.certain
-        match command:
-            case c.SaveRetries(items):
-                retries = await self._plans.retries(items)
-                await certain(lambda: storage.save_step_documents(job_id, retries))
-            case c.SaveFailures(items):
-                failures = await self._plans.failures(items)
-                await certain(lambda: storage.save_failures(job_id, failures))
-            case c.SaveResults(items):
-                results = await self._plans.results(items, self.machine.ledger.stage)
-                await certain(lambda: storage.save_results(job_id, results))
-            case c.DeleteStepDocuments(closed):
-                await certain(lambda: storage.delete_step_documents(job_id, closed))
-            case c.SaveStepDocuments(documents):
-                if await certain(lambda: storage.save_step_documents(job_id, documents)):
-                    raise Fenced(job_id)
-            case c.SaveLedger(segments):
-                if not await certain(lambda: storage.save_ledger(job_id, segments)):
-                    raise Fenced(job_id)
-            case c.ClearJob(keep_results):
-                await certain(lambda: storage.clear_job(job_id, keep_results=keep_results))
-            case _:
-                assert_never(command)
+        if isinstance(command, Write):
+            await self._recorder.write(command)
+        else:
+            self._tell(command)
 
     def _tell(self, command: c.Command) -> None:
         assert self.hosts is not None and self.throttle is not None
         match command:
             case c.Acknowledge(receipts):
-                for receipt in receipts:
-                    done = self._receipts.pop(receipt)
-                    if not done.done():
-                        done.set_result(None)
+                self._answer_receipts(receipts, None)
+            case c.Answer(receipts, answer):
+                self._answer_receipts(receipts, answer)
+            case c.StopGroup(host, run):
+                self.hosts.stop(host, run)
+            case c.KillHost(host):
+                self.hosts.kill(host)
             case c.SendExchange(message):
                 self.throttle.send(message)
             case c.CreateHost(host, kind):
@@ -242,6 +212,12 @@ class JobEngine:
             case _:
                 self._ask(command)
 
+    def _answer_receipts(self, receipts: tuple[int, ...], answer: Any) -> None:
+        for receipt in receipts:
+            done = self._receipts.pop(receipt)
+            if not done.done():
+                done.set_result(answer)
+
     def _ask(self, command: c.Command) -> None:
         """What takes its time and is answered by an event."""
         hooks = self._hooks
@@ -259,13 +235,16 @@ class JobEngine:
                 self._answer(lambda: hooks.resume(is_incomplete))
             case c.RunCompletionHook():
                 self._answer(hooks.complete)
-            case c.SettleRun(host, run, outcomes):
-
-                async def settled() -> e.RunSettled:
-                    documents = await settle_run(self._storage, self._writer, self._job_id, host, run, outcomes)
-                    return e.RunSettled(host, run, documents)
-
-                self._answer(settled)
+            case c.RunStoppedHook():
+                self._answer(hooks.stopped)
+            case c.CheckResume():
+                self._answer(hooks.check_resume)
+            case c.CheckRetry():
+                self._answer(hooks.check_retry)
+            case c.ReadFailedSteps():
+                self._answer(self._read_failed_steps)
+            case c.SettleRun():
+                self._answer(lambda: self._settle(command))
             case c.DeleteOutcomes(keys):
 
                 async def delete() -> None:
@@ -278,6 +257,23 @@ class JobEngine:
                 self._answer(self._check_incarnation)
             case _:
                 raise AssertionError(f"{command} is not told or asked")
+
+    async def _settle(self, command: c.SettleRun) -> e.RunSettled:
+        outcomes = [
+            replace(o, value=await self._hooks.cancelled_value(o.ordinal)) if o.kind is OutcomeKind.STOPPED else o
+            for o in command.outcomes
+        ]
+        documents = await settle_run(self._storage, self._writer, self._job_id, command.host, command.run, outcomes)
+        return e.RunSettled(command.host, command.run, documents)
+
+    async def _read_failed_steps(self) -> e.FailedStepsRead:
+        found: list[FailedStep] = []
+        while page := await self._writer.certain(partial(self._failed_page, len(found))):
+            found += page
+        return e.FailedStepsRead(tuple(found))
+
+    async def _failed_page(self, skip: int) -> list[FailedStep]:
+        return await self._storage.read_failures(self._job_id, skip=skip, take=PAGE)
 
     async def _check_incarnation(self) -> e.IncarnationConfirmed:
         stored = await self._writer.certain(lambda: self._storage.read_job(self._job_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from choreography_ray.core.commands import Decided
 from choreography_ray.engine.ports import StepWork, Work
@@ -14,6 +14,7 @@ from choreography_ray.records import (
     Failure,
     Group,
     KeptResult,
+    Payload,
     PreparedSegment,
     StepDocument,
     StepKind,
@@ -68,16 +69,22 @@ class Plans:
             steps.append(StepWork(ordinal, attempt, segment.step_ids[at], state, crashes))
         return Work(group.host, group.run, group.width, kind.stage, kind.step_type, tuple(steps))
 
-    async def _attempts_before(self, items: tuple[Decided, ...]) -> dict[int, tuple[Failure, ...]]:
-        again = [item.outcome.ordinal for item in items if item.outcome.attempt > 1]
-        if not again:
+    async def _documents(self, ordinals: Iterable[int]) -> dict[int, StepDocument]:
+        wanted = tuple(ordinals)
+        if not wanted:
             return {}
-        documents = await self._writer.certain(lambda: self._storage.read_step_documents(self._job_id, again))
-        return {d.ordinal: d.attempts for d in documents}
+        found = await self._writer.certain(lambda: self._storage.read_step_documents(self._job_id, wanted))
+        return {document.ordinal: document for document in found}
+
+    async def _earlier(self, items: tuple[Decided, ...]) -> dict[int, StepDocument]:
+        """What steps that failed before have. A failure without a cause is one that was pending when a stop came."""
+        return await self._documents(
+            item.outcome.ordinal for item in items if item.outcome.attempt > 1 or item.outcome.failure is None
+        )
 
     async def retries(self, items: tuple[Decided, ...]) -> list[StepDocument]:
         """The documents that close the runs of failed attempts and say when the next is due."""
-        before = await self._attempts_before(items)
+        before = await self._earlier(items)
         return [
             StepDocument(
                 item.outcome.ordinal,
@@ -86,26 +93,58 @@ class Plans:
                 attempt=item.outcome.attempt + 1,
                 due=item.due,
                 crashes=item.outcome.crash,
+                base=known.base if known is not None else 0,
                 state=item.outcome.state,
-                attempts=_with(before.get(item.outcome.ordinal, ()), item.outcome.failure),
+                attempts=_with(known, item.outcome.failure),
+            )
+            for item in items
+            for known in (before.get(item.outcome.ordinal),)
+        ]
+
+    async def stops(self, items: tuple[Decided, ...]) -> list[StepDocument]:
+        """The documents that close the runs of stopped steps and keep what a resume goes on from."""
+        known = await self._documents(item.outcome.ordinal for item in items)
+        return [
+            StepDocument(
+                item.outcome.ordinal,
+                item.run,
+                is_closed=True,
+                attempt=item.outcome.attempt,
+                crashes=item.outcome.crash,
+                base=known[item.outcome.ordinal].base if item.outcome.ordinal in known else 0,
+                state=item.outcome.state,
             )
             for item in items
         ]
 
+    async def last_failure(self, ordinal: int) -> Failure | None:
+        """What is known of a step's last failed attempt while it waits for the next."""
+        document = (await self._documents((ordinal,))).get(ordinal)
+        return document.attempts[-1] if document is not None and document.attempts else None
+
+    async def state(self, ordinal: int) -> Payload:
+        """The last durable state of a step."""
+        document = (await self._documents((ordinal,))).get(ordinal)
+        if document is not None and document.state is not None:
+            return document.state
+        segment = await self._segment(ordinal // self._segment_steps)
+        return segment.states[ordinal % self._segment_steps]
+
     async def failures(self, items: tuple[Decided, ...]) -> list[FailedStep]:
         """The records of steps that failed for good."""
-        before = await self._attempts_before(items)
+        before = await self._earlier(items)
         return [
             FailedStep(
                 item.outcome.ordinal,
                 await self.step_id(item.outcome.ordinal),
                 item.outcome.attempt,
                 item.run,
-                _with(before.get(item.outcome.ordinal, ()), item.outcome.failure),
+                _with(known, item.outcome.failure),
                 value=item.outcome.value,
-                state=item.outcome.state,
+                state=item.outcome.state if item.outcome.state is not None or known is None else known.state,
             )
             for item in items
+            for known in (before.get(item.outcome.ordinal),)
         ]
 
     async def results(self, items: tuple[Decided, ...], stage_of: Callable[[int], int]) -> list[KeptResult]:
@@ -124,8 +163,9 @@ class Plans:
 MAX_ATTEMPTS_KEPT = 10
 
 
-def _with(before: tuple[Failure, ...], failure: Failure | None) -> tuple[Failure, ...]:
+def _with(known: StepDocument | None, failure: Failure | None) -> tuple[Failure, ...]:
     """Earlier attempts and this one, each once, the first and the latest of them: repeated writes add nothing."""
+    before = known.attempts if known is not None else ()
     if failure is None:
         return before
     all_of_them = (*(f for f in before if f.attempt != failure.attempt), failure)

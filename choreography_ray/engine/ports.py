@@ -37,7 +37,7 @@ class Loaded(Protocol):
     @property
     def job_class(self) -> type[Job[Any, Any]]: ...
 
-    def resolve(self, name: str) -> type:
+    def resolve(self, name: str) -> Any:
         """The class that a payload names."""
         ...
 
@@ -102,8 +102,16 @@ class HostsPort(Protocol):
         """Tell a live host a group, until it has answered or is gone."""
         ...
 
+    def stop(self, host: HostId, run: Run) -> None:
+        """Tell a live host to stop a run, until it has answered or is gone: what has not begun never will."""
+        ...
+
     def end(self, host: HostId) -> None:
-        """End the host's process."""
+        """End the process of a host that has nothing left to tell."""
+        ...
+
+    def kill(self, host: HostId) -> None:
+        """End a host's process from outside; `HostDied` once that is confirmed."""
         ...
 
     def inspect(self, groups: Sequence[Group]) -> None:

@@ -9,6 +9,7 @@ from choreography_ray.codec import decode, encode
 from choreography_ray.core.ledger import Ledger, split
 from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.ports import Loaded, UserCode
+from choreography_ray.engine.rest import Desk
 from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.errors import ChoreographyError, NotStorable, StartJobReason, TooLarge
 from choreography_ray.job import StepDetails
@@ -42,11 +43,22 @@ class StartRefused(ChoreographyError):
         return f"{self.reason}: {'; '.join(self.details)}"
 
 
+class StartInterrupted(Exception):
+    """Somebody stops or removes the job while it is being prepared."""
+
+
 class Startup:
     """The start of one job, by one incarnation. Each part may be repeated by the next one."""
 
     def __init__(
-        self, storage: JobStorage, job: JobWriter, writer: Writer, code: Loaded, hooks: Hooks, user: UserCode
+        self,
+        storage: JobStorage,
+        job: JobWriter,
+        writer: Writer,
+        code: Loaded,
+        hooks: Hooks,
+        user: UserCode,
+        desk: Desk,
     ) -> None:
         self._storage = storage
         self._job = job
@@ -54,6 +66,7 @@ class Startup:
         self._code = code
         self._hooks = hooks
         self._user = user
+        self._desk = desk
         self._kinds: list[StepKind] = []
         self._kind_index: dict[tuple[Any, ...], int] = {}
 
@@ -70,12 +83,26 @@ class Startup:
             await self._save_segment(segment)
             total += len(page)
             segments += 1
+            self._check_interrupted()
         if not total:
             return False
         await self._writer.certain(lambda: self._storage.save_plan(document.job_id, document.fence, tuple(self._kinds)))
         ref = PlanRef(document.fence, segments, total, SEGMENT_STEPS)
         await self._job.change_status(JobStatus.PREPARING_STEPS, plan=ref, details=details)
         return True
+
+    def _check_interrupted(self) -> None:
+        """A stop waits for what is being saved, not for the rest [S9.1]."""
+        if self._desk.wants_rest and self._job.document.status.is_interruptible:
+            raise StartInterrupted
+
+    async def is_prepared(self) -> bool:
+        """Whether every step of the saved plan is prepared."""
+        document = self._job.document
+        if document.plan is None:
+            return False
+        done = await self._writer.certain(lambda: self._storage.prepared_segments(document.job_id))
+        return len(done) >= document.plan.segments
 
     async def _details(self) -> str:
         try:
@@ -145,6 +172,7 @@ class Startup:
         for index in range(plan.segments):
             segment = await self._read_segment(plan.fence, index)
             if index not in done:
+                self._check_interrupted()
                 await self._prepare_segment(segment, kinds, refused)
             if refused:
                 continue  # only to learn of every refusal
@@ -154,6 +182,8 @@ class Startup:
             await self._tell_failed_to_prepare()
             more = (f"and {len(refused) - MAX_REASONS} more",) if len(refused) > MAX_REASONS else ()
             raise StartRefused(StartJobReason.COULD_NOT_PREPARE_JOB_STEPS, (*refused[:MAX_REASONS], *more))
+        # What an earlier incarnation was still inserting may have landed after this one had raised the fence.
+        await self._writer.certain(lambda: self._storage.fence_ledger(job_id, document.fence))
         segments = await self._writer.certain(lambda: self._storage.read_ledger(job_id))
         return Ledger(kinds, segments, plan.segment_steps)
 

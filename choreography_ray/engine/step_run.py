@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,9 +20,13 @@ from choreography_ray.errors import CallbackReason, CallbackRejected, Fenced, No
 from choreography_ray.model import JobId, StepId
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import Failure, Outcome, OutcomeKind, Payload, Run, StepDocument
-from choreography_ray.result import JobStepResult, ResultKind, describe_exception
+from choreography_ray.result import JobStepResult, ResultKind, describe_exception, plain_value
 from choreography_ray.step import JobStep
 from choreography_ray.storage.protocol import JobStorage
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ class StepRun:
         self._instance: JobStep[Any, Any, Any] | None = None
         self._is_closed = False
         self._timed_out: StepTimedOut | None = None
+        self._is_stopped = False
+        self._body: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._unsaved = 0
         self._has_document = work.attempt > 1 or work.crashes > 0
         self._flusher: asyncio.TimerHandle | None = None
@@ -167,35 +175,80 @@ class StepRun:
         """Run a `def` body to its end. Never raises."""
         self.began_at = datetime.now(UTC)
         try:
+            if self._is_stopped:
+                return self._stopped(self._cancelled_blocking())
             state = decode(self.work.state, self._around.code.resolve)
             return self._outcome(self._step.perform_step(state, BlockingStepContext(self, self.cancelled)))
         except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
-            return self.failed(error)
+            return self._stopped(self._cancelled_blocking()) if self._is_stopped else self.failed(error)
 
     async def perform_async(self) -> Outcome:
         """Run an `async def` body to its end. Never raises."""
         self.began_at = datetime.now(UTC)
         timeout = self._type.step_timeout
         try:
+            if self._is_stopped:
+                return self._stopped(await self._cancelled_async())
             state = decode(self.work.state, self._around.code.resolve)
             body = self._step.perform_step(state, StepContext(self, self.cancelled))
+            self._body = asyncio.get_running_loop(), asyncio.ensure_future(body)  # type: ignore[arg-type]
             bound = asyncio.timeout(None if timeout is None else timeout.total_seconds())
             try:
                 async with bound:
-                    value = await body  # type: ignore[misc]
+                    value = await self._body[1]
             except TimeoutError:
                 if timeout is not None and bound.expired():
                     self.time_out(timeout.total_seconds())
                 raise
             return self._outcome(value)
         except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
-            return self.failed(error)
+            return self._stopped(await self._cancelled_async()) if self._is_stopped else self.failed(error)
+        finally:
+            self._body = None
 
-    def time_out(self, seconds: float) -> None:
-        """The attempt has failed, whatever the body still does; it is told to stop [S6.8]."""
+    def stop(self) -> None:
+        """The step is stopped: no more callbacks, and the body is told [S9.2]. A timeout that was first decides."""
+        if self._timed_out is not None:
+            return
+        self._is_closed = self._is_stopped = True
+        self.cancelled.set()
+        if self._body is not None:
+            loop, task = self._body
+            with contextlib.suppress(RuntimeError):  # the loop may have gone with its last body
+                loop.call_soon_threadsafe(task.cancel)
+
+    def time_out(self, seconds: float) -> bool:
+        """The attempt has failed, whatever the body still does; it is told to stop [S6.8]. False: a stop was first."""
+        if self._is_stopped:
+            return False
         self._is_closed = True
         self._timed_out = StepTimedOut(seconds)
         self.cancelled.set()
+        return True
+
+    def _cancelled_blocking(self) -> Any:
+        made = self._cancelled_result()
+        return asyncio.run(_awaited(made)) if inspect.isawaitable(made) else made
+
+    async def _cancelled_async(self) -> Any:
+        made = self._cancelled_result()
+        return await made if inspect.isawaitable(made) else made
+
+    def _cancelled_result(self) -> Any:
+        """What the step's code reports of what it did until it was stopped; nothing, when that raises."""
+        try:
+            return self._step.create_cancelled_result(decode(self._last_state(), self._around.code.resolve))
+        except Exception:
+            self.logger.exception("create_cancelled_result raised")
+            return None
+
+    def _stopped(self, made: Any) -> Outcome:
+        try:
+            value = encode(plain_value(made), "result")
+        except (NotStorable, TooLarge):
+            self.logger.exception("the partial result cannot be stored")
+            value = None
+        return self._made(OutcomeKind.STOPPED, value)
 
     def _outcome(self, returned: Any) -> Outcome:
         if self._timed_out is not None:
@@ -215,6 +268,8 @@ class StepRun:
                 told = ("", "", "") if record is None else (record.error_type, record.message, record.traceback)
                 return self._made(OutcomeKind.FAILED, value, self._failure(*told))
             case ResultKind.CANCELLED:
+                if self._is_stopped:
+                    return self._made(OutcomeKind.STOPPED, value)
                 # Nobody asked it to stop: a body that gives up by itself has failed.
                 failure = self._failure("StepCancelled", "the body reported that it was cancelled")
                 return self._made(OutcomeKind.FAILED, value, failure)

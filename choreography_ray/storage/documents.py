@@ -422,6 +422,7 @@ def step_update(job_id: JobId, document: StepDocument) -> Document:
         "due": None if document.due is None else at(document.due),
         "crashes": document.crashes,
         "is_stopped": document.is_stopped,
+        "base": document.base,
     }
     if document.state is not None:
         written["state"] = document.state

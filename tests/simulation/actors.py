@@ -18,7 +18,7 @@ from choreography_ray.engine.ports import Lease, StepWork, Whereabouts, Work
 from choreography_ray.errors import Fenced
 from choreography_ray.job import Job
 from choreography_ray.model import HostId, JobId, JobStatus
-from choreography_ray.records import CodeRef, Failure, Group, OutcomeDocument, StepKind
+from choreography_ray.records import CodeRef, Failure, Group, OutcomeDocument, Run, StepKind
 from tests.simulation.faults import StoreClient
 from tests.simulation.process import Process
 
@@ -306,6 +306,31 @@ class SimHosts:
         there = self.world.hosts.get((self.job.job_id, host))
         if there is not None:
             there.die(is_charged=True)
+
+    def stop(self, host: HostId, run: Run) -> None:
+        self.process.spawn(self._stop(host, run))
+
+    async def _stop(self, host: HostId, run: Run) -> None:
+        while (there := self.world.hosts.get((self.job.job_id, host))) is not None:
+            try:
+                await self.process.gate()
+                await self.world.hop()
+                await there.process.gate_or_death()
+                there.engine.stop(run, self.engine.machine.document.fence)
+                await self.world.hop()
+            except ConnectionError:
+                await asyncio.sleep(0.5)
+                continue
+            return
+
+    def kill(self, host: HostId) -> None:
+        self.process.spawn(self._kill(host))
+
+    async def _kill(self, host: HostId) -> None:
+        await self._end(host)
+        await asyncio.sleep(1.0)
+        await self.process.gate()
+        self.engine.post(e.HostDied(host, is_charged=False, failure=Failure("HostEnded", "ended from outside")))
 
     def inspect(self, groups: Sequence[Group]) -> None:
         for group in groups:

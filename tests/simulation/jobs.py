@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
@@ -94,6 +95,7 @@ class Batch(BaseModel):
 
     pieces: list[Piece]
     continue_stages: list[int] = []
+    hook_seconds: float = 0.0
 
 
 class BatchState(JobState):
@@ -118,7 +120,9 @@ class Pieces(Job[Batch, BatchState]):
             return StageFailureBehavior.CONTINUE_WITH_NEXT_STAGE
         return StageFailureBehavior.STOP_JOB
 
-    def on_step_completed_or_stopped(self, step_id: str, result) -> None:  # type: ignore[no-untyped-def, override]
+    async def on_step_completed_or_stopped(self, step_id: str, result) -> None:  # type: ignore[no-untyped-def, override]
+        if self.request.hook_seconds:
+            await asyncio.sleep(self.request.hook_seconds)
         (self.state.done if result.is_success else self.state.failed).append(step_id)
 
     def on_all_steps_completed(self) -> None:
@@ -139,7 +143,7 @@ class PassingPieces(Pieces):
     keep_results = True
 
 
-def batch(pieces: list[Piece], continue_stages: list[int] | None = None) -> Batch:
+def batch(pieces: Sequence[Piece], continue_stages: Sequence[int] = (), hook_seconds: float = 0.0) -> Batch:
     """A request whose pieces know their ordinals."""
     numbered = [piece.model_copy(update={"ordinal": i}) for i, piece in enumerate(pieces)]
-    return Batch(pieces=numbered, continue_stages=continue_stages or [])
+    return Batch(pieces=numbered, continue_stages=list(continue_stages), hook_seconds=hook_seconds)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-HORIZON = 4 * 3600.0
+HORIZON = 3000.0
 """Virtual seconds after which a story that is not over never will be."""
 
 

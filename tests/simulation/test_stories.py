@@ -18,7 +18,7 @@ async def play(world: World, pieces: list[Piece], *, continue_stages: list[int] 
     """Run one job to its end and check what must hold."""
     Work.world = world
     chosen = JobsOptions(**options)  # type: ignore[arg-type]
-    job = await world.start(Pieces, batch(pieces, continue_stages), options=chosen)
+    job = await world.start(Pieces, batch(pieces, continue_stages or ()), options=chosen)
     await job.ended
     await check_end(world)
     await world.settle()

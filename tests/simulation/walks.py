@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from tests.simulation.chaos import Blow, Plan, Story, Strike
+from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Pieces
 from tests.simulation.world import Wire
 
@@ -16,6 +17,8 @@ def draw_story(seed: int) -> Story:
     return Story(
         plans=tuple(_draw_plan(chance) for _ in range(chance.choice((1, 1, 2, 3)))),
         strikes=tuple(_draw_strike(chance) for _ in range(chance.randrange(7))),
+        job_faults=tuple(_draw_fault(chance, 60) for _ in range(chance.choice((0, 0, 1, 3)))),
+        host_faults=tuple(_draw_fault(chance, 40) for _ in range(chance.choice((0, 0, 1, 2)))),
         wire=_draw_wire(chance) if rough else Wire(),
         slots=chance.choice((1, 2, 3, 5)),
         seed=seed,
@@ -53,7 +56,12 @@ def _draw_plan(chance: random.Random) -> Plan:
         backoff=chance.choice((0.0, 2.0, 20.0)),
         starts=chance.choice((1, 2, 16)),
         begins_at=chance.choice((0.0, 0.0, 5.0 * chance.random())),
+        hook_seconds=chance.choice((0.0, 0.0, 0.0, 0.5)),
     )
+
+
+def _draw_fault(chance: random.Random, most: int) -> Fault:
+    return Fault(chance.randrange(most), chance.choice(list(Cut)), chance.random() < 0.7)
 
 
 def _draw_strike(chance: random.Random) -> Strike:

@@ -262,7 +262,7 @@ class World:
                 waiting.set_exception(ConnectionError("the throttle died"))
 
     async def _observe(self, table: SlotTable) -> None:
-        while self.table is table and any(not job.is_over for job in self.jobs.values()):
+        while self.table is table:
             self._listed()
             await asyncio.sleep(1.0)
 

@@ -1,0 +1,107 @@
+"""How a client asks a job's actor for a change, and what it does where there is no actor [S9]."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ray.exceptions import RayError, RayTaskError
+
+from choreography_ray.actors.connection import Connection
+from choreography_ray.actors.job import job_handle
+from choreography_ray.actors.names import job_actor
+from choreography_ray.actors.ray_api import end, find
+from choreography_ray.core.transitions import bounded, check_job
+from choreography_ray.engine.rest import RequestKind
+from choreography_ray.errors import Fenced, JobNotFound, UnknownJobType
+from choreography_ray.model import HistoryEntry, JobId, JobStatus
+from choreography_ray.records import JobDocument
+from choreography_ray.storage.protocol import JobStorage
+
+log = logging.getLogger(__name__)
+
+ASK_AGAIN_SECONDS = 0.2
+
+
+class Unanswered(Exception):
+    """Nobody answered in time."""
+
+
+class Controller:
+    """Requests about one job. A dead handle is looked up again, so that each call reaches a live incarnation."""
+
+    def __init__(self, storage: JobStorage, connection: Connection, job_id: JobId) -> None:
+        self._storage = storage
+        self._connection = connection
+        self.job_id = job_id
+
+    async def ask(self, what: RequestKind, timeout: float) -> str | int:
+        """The job's answer. Raises `JobNotFound`, `UnknownJobType`, or `Unanswered` after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    actor = await self._actor(what)
+                    try:
+                        answer: str | int = await actor.request.remote(what)
+                        return answer
+                    except (RayError, Fenced) as error:
+                        if isinstance(error, RayTaskError) and isinstance(error, UnknownJobType):
+                            raise
+                        log.info("job %s is asked again: %s", self.job_id, error)
+                    await asyncio.sleep(ASK_AGAIN_SECONDS)
+        except TimeoutError as error:
+            raise Unanswered from error
+
+    async def _actor(self, what: RequestKind) -> Any:
+        with contextlib.suppress(ValueError):
+            return await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
+        # Nobody works on it. An actor made now would go on with the job before it hears what is wanted: say it first.
+        document = await self.document()
+        if document.status.is_interruptible:
+            if what is RequestKind.REMOVE:
+                await self.take(document, JobStatus.REMOVING, "removed")
+            elif what in (RequestKind.STOP, RequestKind.DRAIN):
+                await self.take(document, JobStatus.STOPPED, "stopped while nobody worked on it")
+        return await asyncio.to_thread(job_handle, self.job_id, self._connection)
+
+    async def document(self) -> JobDocument:
+        """The stored job. Raises `JobNotFound`."""
+        document = await self._storage.read_job(self.job_id)
+        if document is None:
+            raise JobNotFound(self.job_id)
+        return document
+
+    async def take(self, document: JobDocument, status: JobStatus, why: str) -> None:
+        """Give the job a status under a fence of our own: whoever else worked on it must stop [S10.1]."""
+        check_job(document.status, status)
+        fence = await self._storage.next_number("fence")
+        if not await self._storage.raise_fence(self.job_id, document.fence, fence):
+            return  # somebody works on it after all
+        now = datetime.now(UTC)
+        entry = HistoryEntry(at=now, status=status, why=why)
+        history = bounded((*document.history, entry), document.options.max_history)
+        taken = replace(
+            document,
+            fence=fence,
+            save=document.save + 1,
+            status=status,
+            history=history,
+            updated_at=now,
+            is_stop_finalized=False,
+        )
+        await self._storage.save_job(taken, ("status", "history", "is_stop_finalized"))
+
+    async def remove_by_force(self) -> None:
+        """Delete every record without any hook, after ending the job's actor for good: fence first [S9.6]."""
+        document = await self.document()
+        if document.status is not JobStatus.REMOVING:
+            await self.take(document, JobStatus.REMOVING, "removed by force")
+        with contextlib.suppress(ValueError, RayError):
+            handle = await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
+            await asyncio.to_thread(end, handle)
+        await self._storage.clear_job(self.job_id, keep_results=False)
+        await self._storage.delete_job(self.job_id)
