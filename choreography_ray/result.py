@@ -6,7 +6,7 @@ import reprlib
 import traceback
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 from typing_extensions import TypeVar
 
@@ -84,8 +84,7 @@ class JobStepResult(Generic[T_co]):
 def plain_value(returned: Any) -> Any:
     """What a body or `create_cancelled_result` returned, without the result around it."""
     if isinstance(returned, JobStepResult):
-        result: JobStepResult[Any] = returned
-        return result.value
+        return cast("JobStepResult[Any]", returned).value  # type: ignore[redundant-cast]  # not to pyright
     return returned
 
 

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import AsyncIterator, Collection, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -17,48 +17,29 @@ from ray.exceptions import RayActorError, RayError
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import THROTTLE, job_actor
-from choreography_ray.actors.ray_api import find, is_connected
+from choreography_ray.actors.ray_api import find
 from choreography_ray.actors.throttle import throttle_handle
 from choreography_ray.authoring import require_subclass
 from choreography_ray.client.cluster import RayCluster, embedded_url
-from choreography_ray.client.control import Controller, Unanswered
-from choreography_ray.client.reading import Reader
+from choreography_ray.client.handle import AsyncJobHandle
 from choreography_ray.code import describe_code
 from choreography_ray.codec import encode
 from choreography_ray.core.commands import ReportStart
-from choreography_ray.display import SHOWN_FAILURES, LiveProgress
-from choreography_ray.engine.rest import RequestKind
 from choreography_ray.errors import (
     ChoreographyError,
     ClusterUnavailable,
     InvalidJobType,
-    JobNotFound,
     JobRemoved,
-    RemoveJobError,
-    RemoveJobReason,
-    ResumeJobError,
-    ResumeJobReason,
-    RetryFailedStepsError,
-    RetryFailedStepsReason,
     StartJobError,
     StartJobReason,
     StartReport,
-    StopJobError,
-    StopJobReason,
-    UnknownJobType,
 )
 from choreography_ray.job import Job, check_id, effective_options, label_of
 from choreography_ray.model import (
-    DrainResult,
     HistoryEntry,
     JobId,
     JobRecord,
     JobStatus,
-    JobStepStatus,
-    Progress,
-    ResumeResult,
-    StepId,
-    StepRecord,
 )
 from choreography_ray.options import ClusterOptions, JobsOptions, Settings
 from choreography_ray.progress import record_of
@@ -70,13 +51,8 @@ log = logging.getLogger(__name__)
 
 TRequest = TypeVar("TRequest", bound=BaseModel)
 
-ANSWER_SECONDS = 60.0
-"""How long a job may take to answer: its actor may be coming back."""
-HOOK_SECONDS = 600.0
-"""The same, where hooks of the job run before the answer."""
-DRAIN_POLL_SECONDS = 0.1
 POLL_SECONDS = 0.5
-"""How often a wait looks into the store while nothing tells it that the job has ended."""
+"""How often a start looks into the store while the job's actor cannot be asked."""
 DEFAULT_OPTIONS = JobsOptions()
 DEFAULT_CLUSTER = ClusterOptions()
 
@@ -273,7 +249,7 @@ class AsyncChoreography:
             await asyncio.sleep(POLL_SECONDS)
 
     def _handle(self, job_id: JobId) -> AsyncJobHandle:
-        return AsyncJobHandle(self, self._storage, self._connection, job_id)
+        return AsyncJobHandle(self._storage, self._connection, job_id)
 
     def job(self, job_id: str) -> AsyncJobHandle:
         """A handle of a job by its id; whether there is one shows when it is read."""
@@ -320,184 +296,3 @@ async def check_store(settings: Settings) -> None:
             await storage.open()
         finally:
             await storage.close()
-
-
-class AsyncJobHandle:
-    """One job, by id. Reading works without a cluster; everything read is from the store."""
-
-    def __init__(self, client: AsyncChoreography, storage: JobStorage, connection: Connection, job_id: JobId) -> None:
-        self.job_id = job_id
-        self.start_error: StartReport | None = None
-        self._client = client
-        self._connection = connection
-        self._reader = Reader(storage, job_id)
-        self._controller = Controller(storage, connection, job_id)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.job_id}>"
-
-    async def status(self) -> JobStatus:
-        """Where the job stands."""
-        return (await self._reader.document()).status
-
-    async def progress(self) -> Progress:
-        """Its counts [S3.1]."""
-        return (await self._reader.record()).progress
-
-    async def record(self) -> JobRecord:
-        """All that is told of it."""
-        return await self._reader.record()
-
-    async def state(self) -> Any:
-        """Its own state, as last saved."""
-        return await self._reader.state()
-
-    def steps(self, status: JobStepStatus | None = None) -> AsyncIterator[StepRecord]:
-        """Every step of its plan, in order, or those of one status."""
-        return self._reader.steps(status)
-
-    async def step(self, step_id: str) -> StepRecord:
-        """One step."""
-        return await self._reader.step(StepId(step_id))
-
-    def results(self) -> AsyncIterator[tuple[StepId, Any]]:
-        """(step id, value) of successes in plan order; needs `keep_results`."""
-        return self._reader.results()
-
-    def counted_steps(self) -> AsyncIterator[StepId]:
-        """The ids of steps that were counted, in this and earlier executions [S3.2]."""
-        return self._reader.counted_steps()
-
-    async def stop(self) -> None:
-        """Stop the job: `STOPPED` is durable when this returns, its steps are told and accounted afterwards [S9.1].
-
-        A stopped job is stopped again without an error. Raises `StopJobError`, `JobNotFound`.
-        """
-        answer = await self._ask(RequestKind.STOP, StopJobError, StopJobReason, ANSWER_SECONDS)
-        if answer != JobStatus.STOPPED:
-            raise StopJobError(StopJobReason(str(answer)), self.job_id)
-
-    async def drain(self, timeout: float | timedelta = 60.0) -> DrainResult:
-        """Stop, and wait until no step code runs and all outcomes and hooks are recorded [S9.4]. Zero: look once.
-
-        Raises `StopJobError`, `JobNotFound`.
-        """
-        answer = await self._ask(RequestKind.DRAIN, StopJobError, StopJobReason, ANSWER_SECONDS)
-        if answer == StopJobReason.JOB_IS_COMPLETED:
-            return DrainResult.COMPLETED
-        if answer != JobStatus.STOPPED:
-            raise StopJobError(StopJobReason(str(answer)), self.job_id)
-        deadline = asyncio.get_running_loop().time() + _seconds(timeout)
-        while True:
-            document = await self._reader.document()
-            if document.status is JobStatus.STOPPED and document.is_stop_finalized:
-                return DrainResult.DRAINED
-            if document.status is not JobStatus.STOPPED:
-                return DrainResult.COMPLETED
-            if asyncio.get_running_loop().time() >= deadline:
-                return DrainResult.TIMED_OUT
-            await asyncio.sleep(DRAIN_POLL_SECONDS)
-
-    async def resume(self) -> ResumeResult:
-        """Go on with a stopped job, where it was [S9.5]. Raises `ResumeJobError`, `JobNotFound`."""
-        answer = await self._ask(RequestKind.RESUME, ResumeJobError, ResumeJobReason, HOOK_SECONDS)
-        if answer in tuple(ResumeResult):
-            return ResumeResult(str(answer))
-        raise ResumeJobError(ResumeJobReason(str(answer)), self.job_id)
-
-    async def retry_failed_steps(self) -> int:
-        """Run the failed steps of a job that completed with failures again; their number [S7.3].
-
-        Raises `RetryFailedStepsError`, `JobNotFound`.
-        """
-        answer = await self._ask(RequestKind.RETRY, RetryFailedStepsError, RetryFailedStepsReason, HOOK_SECONDS)
-        if isinstance(answer, int):
-            return answer
-        raise RetryFailedStepsError(RetryFailedStepsReason(answer), self.job_id)
-
-    async def remove(self, timeout: float | timedelta = 60.0, *, force: bool = False) -> None:
-        """End the job's steps and delete every record of it, whatever its status [S9.6].
-
-        `force` deletes without hooks, also when the job's code cannot be loaded.
-        Raises `RemoveJobError`, `JobNotFound`.
-        """
-        if force:
-            await self._controller.remove_by_force()
-            return
-        answer = await self._ask(RequestKind.REMOVE, RemoveJobError, RemoveJobReason, _seconds(timeout))
-        if answer != "REMOVED":
-            raise RemoveJobError(RemoveJobReason(str(answer)), self.job_id)
-
-    async def _ask(self, what: RequestKind, error: Any, reasons: Any, timeout: float) -> str | int:
-        if not is_connected():
-            raise ClusterUnavailable("", "this client was connected for reading only")
-        try:
-            return await self._controller.ask(what, timeout)
-        except UnknownJobType as unknown:
-            raise error(reasons.UNKNOWN_JOB_TYPE, self.job_id, str(unknown)) from unknown
-        except Unanswered as unanswered:
-            raise error(reasons.UNANSWERED, self.job_id) from unanswered
-
-    async def wait(self, timeout: float | timedelta | None = None, progress: bool = True) -> JobRecord:
-        """Wait until the job has ended or is stopped and accounted; `timeout` in seconds, else `TimeoutError`.
-
-        Raises `JobNotFound`, and `JobRemoved` when it is removed meanwhile [S9.6].
-        """
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._wait(progress)
-        except TimeoutError as error:
-            status = await self.status()
-            raise TimeoutError(f"job {self.job_id!r} is still {status} after {seconds or 0:g} s") from error
-
-    async def _wait(self, progress: bool) -> JobRecord:
-        record = await self.record()
-        with contextlib.ExitStack() as stack:
-            live = stack.enter_context(LiveProgress()) if progress else None
-            ended = asyncio.ensure_future(self._ended())
-
-            def give_up() -> None:  # on whichever it is by then
-                ended.cancel()
-
-            stack.callback(give_up)
-            while True:
-                if live is not None:
-                    live.update(record, await self._new_failures(record, live))
-                if record.status.is_final or (record.status is JobStatus.STOPPED and record.is_accounted):
-                    return record
-                # The actor's word only ends the pause: what counts is what the store says.
-                await asyncio.wait({ended}, timeout=POLL_SECONDS)
-                if ended.done():
-                    ended = asyncio.ensure_future(self._pause())
-                record = await self._after_removal()
-
-    async def _new_failures(self, record: JobRecord, live: LiveProgress) -> list[StepRecord]:
-        """What to tell of failures: nothing is read while there is nothing new."""
-        if record.progress.failed <= live.failures_told or not live.wants_failures:
-            return []
-        return await self._reader.failed_steps(SHOWN_FAILURES)
-
-    async def _after_removal(self) -> JobRecord:
-        try:
-            return await self.record()
-        except JobNotFound as error:
-            raise JobRemoved(self.job_id) from error
-
-    async def _pause(self) -> None:
-        await asyncio.sleep(POLL_SECONDS)
-
-    async def _ended(self) -> None:
-        """Until the job's actor says that it has ended, or cannot be asked."""
-        if not is_connected():
-            await self._pause()
-            return
-        try:
-            actor = await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
-            await actor.ended.remote()
-        except (ValueError, RayError, ChoreographyError):
-            await self._pause()
-
-
-def _seconds(timeout: float | timedelta) -> float:
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, Self, TypeVar
+from weakref import WeakSet
 
 from pydantic import BaseModel
 
@@ -14,11 +18,11 @@ from choreography_ray.client.asynchronous import (
     DEFAULT_CLUSTER,
     DEFAULT_OPTIONS,
     AsyncChoreography,
-    AsyncJobHandle,
     check_store,
     connect_settings,
 )
 from choreography_ray.client.cluster import RayCluster
+from choreography_ray.client.handle import AsyncJobHandle
 from choreography_ray.errors import StartJobError, StartReport
 from choreography_ray.job import Job
 from choreography_ray.model import (
@@ -32,13 +36,13 @@ from choreography_ray.model import (
     StepId,
     StepRecord,
 )
-from choreography_ray.options import ClusterOptions, JobsOptions
+from choreography_ray.options import ClusterOptions, JobsOptions, Settings
 
 T = TypeVar("T")
 TRequest = TypeVar("TRequest", bound=BaseModel)
 
 
-class _Loop:
+class Loop:
     """A loop on a thread of its own, so that calls work inside a notebook's running loop too."""
 
     def __init__(self) -> None:
@@ -89,10 +93,12 @@ async def _cancel_the_rest() -> None:
 class Choreography:
     """A connection to one choreography namespace. Made by `connect`; a context manager."""
 
-    def __init__(self, client: AsyncChoreography, loop: _Loop) -> None:
+    def __init__(self, client: AsyncChoreography, loop: Loop, home: Home) -> None:
         self._client = client
         self._loop = loop
+        self.home = home
         self._is_closed = False
+        _open.add(self)
 
     @classmethod
     def connect(
@@ -106,13 +112,28 @@ class Choreography:
         use_ray: bool = True,
     ) -> Self:
         """See `AsyncChoreography.connect`."""
-        loop = _Loop()
+        settings = connect_settings(mongo_url, namespace)
+        return cls.connect_to(settings, ray_address, options, cluster, use_ray=use_ray)
+
+    @classmethod
+    def connect_to(
+        cls,
+        settings: Settings,
+        ray_address: str | None = None,
+        options: JobsOptions = DEFAULT_OPTIONS,
+        cluster: ClusterOptions = DEFAULT_CLUSTER,
+        *,
+        use_ray: bool = True,
+    ) -> Self:
+        """`connect` to what these settings name, whatever the environment says."""
+        loop = Loop()
         try:
-            settings = connect_settings(mongo_url, namespace)
             loop.run(check_store(settings))
             # On the caller's thread: Ray wants to be initialized on the main one.
             ray_cluster = RayCluster(ray_address) if use_ray else None
-            return cls(loop.run(AsyncChoreography.on_cluster(settings, ray_cluster, options, cluster)), loop)
+            client = loop.run(AsyncChoreography.on_cluster(settings, ray_cluster, options, cluster))
+            directory = str(Path(settings.data_directory).absolute())
+            return cls(client, loop, Home(settings.namespace, settings.mongo_url, directory))
         except BaseException:
             loop.stop()
             raise
@@ -128,6 +149,7 @@ class Choreography:
         if self._is_closed:
             return []
         self._is_closed = True
+        _open.discard(self)
         try:
             return self._loop.run(self._client.close())
         finally:
@@ -145,14 +167,14 @@ class Choreography:
         try:
             handle = self._loop.run(self._client.start(job_class, request, job_id=job_id, labels=labels))
         except StartJobError as error:
-            if isinstance(error.job, AsyncJobHandle):
-                error.job = JobHandle(error.job, self._loop)
+            if error.job is not None:
+                error.job = self.job(error.job_id)
             raise
-        return JobHandle(handle, self._loop)
+        return JobHandle(handle.job_id, self.home, handle.start_error)
 
     def job(self, job_id: str) -> JobHandle:
         """See `AsyncChoreography.job`."""
-        return JobHandle(self._client.job(job_id), self._loop)
+        return JobHandle(self._client.job(job_id).job_id, self.home)
 
     def jobs(
         self,
@@ -170,79 +192,111 @@ class Choreography:
         """See `AsyncChoreography.throttle`."""
         return self._loop.run(self._client.throttle())
 
+    def attach(self, job_id: JobId) -> tuple[AsyncJobHandle, Loop]:
+        """For handles: the job as this connection reaches it, and where its calls run."""
+        return self._client.job(job_id), self._loop
+
+
+_open: WeakSet[Choreography] = WeakSet()
+"""The connections of this process that are open: a handle uses one of its own home."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a job lives, as far as a handle must know to find it again from anywhere. The URL is in no `repr`."""
+
+    namespace: str
+    mongo_url: str | None = field(repr=False)
+    data_directory: str
+
+    @contextmanager
+    def attached(self, job_id: JobId, *, with_ray: bool) -> Generator[tuple[AsyncJobHandle, Loop]]:
+        """The job over an open connection of this process, else over one made for this call [S2.3]."""
+        for connection in tuple(_open):
+            if connection.home == self:
+                yield connection.attach(job_id)
+                return
+        given = {"namespace": self.namespace, "mongo_url": self.mongo_url, "data_directory": self.data_directory}
+        with Choreography.connect_to(Settings().model_copy(update=given), use_ray=with_ray) as connection:
+            yield connection.attach(job_id)
+
 
 class JobHandle:
-    """One job, by id; see `AsyncJobHandle`."""
+    """One job, by id; see `AsyncJobHandle`. It pickles, outlives the connection that made it, and attaches anew."""
 
-    def __init__(self, handle: AsyncJobHandle, loop: _Loop) -> None:
-        self._handle = handle
-        self._loop = loop
-
-    @property
-    def job_id(self) -> JobId:
-        """The job's id."""
-        return self._handle.job_id
-
-    @property
-    def start_error(self) -> StartReport | None:
+    def __init__(self, job_id: JobId, home: Home, start_error: StartReport | None = None) -> None:
+        self.job_id = job_id
+        self.start_error = start_error
         """What a start that started the job still has to say [S4.1, S4.4]."""
-        return self._handle.start_error
+        self._home = home
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.job_id}>"
 
+    def _read(self, work: Callable[[AsyncJobHandle], Coroutine[Any, Any, T]]) -> T:
+        with self._home.attached(self.job_id, with_ray=False) as (handle, loop):
+            return loop.run(work(handle))
+
+    def _control(self, work: Callable[[AsyncJobHandle], Coroutine[Any, Any, T]]) -> T:
+        with self._home.attached(self.job_id, with_ray=True) as (handle, loop):
+            return loop.run(work(handle))
+
+    def _iterate(self, work: Callable[[AsyncJobHandle], AsyncIterator[T]]) -> Iterator[T]:
+        with self._home.attached(self.job_id, with_ray=False) as (handle, loop):
+            yield from loop.iterate(work(handle))
+
     def status(self) -> JobStatus:
         """Where the job stands."""
-        return self._loop.run(self._handle.status())
+        return self._read(lambda job: job.status())
 
     def progress(self) -> Progress:
         """Its counts [S3.1]."""
-        return self._loop.run(self._handle.progress())
+        return self._read(lambda job: job.progress())
 
     def record(self) -> JobRecord:
         """All that is told of it."""
-        return self._loop.run(self._handle.record())
+        return self._read(lambda job: job.record())
 
     def state(self) -> Any:
         """Its own state, as last saved."""
-        return self._loop.run(self._handle.state())
+        return self._read(lambda job: job.state())
 
     def steps(self, status: JobStepStatus | None = None) -> list[StepRecord]:
         """Every step of its plan, in order, or those of one status."""
-        return list(self._loop.iterate(self._handle.steps(status)))
+        return list(self._iterate(lambda job: job.steps(status)))
 
     def step(self, step_id: str) -> StepRecord:
         """One step."""
-        return self._loop.run(self._handle.step(step_id))
+        return self._read(lambda job: job.step(step_id))
 
     def results(self) -> Iterator[tuple[StepId, Any]]:
         """(step id, value) of successes in plan order, streamed; needs `keep_results`."""
-        return self._loop.iterate(self._handle.results())
+        return self._iterate(lambda job: job.results())
 
     def counted_steps(self) -> Iterator[StepId]:
         """The ids of steps that were counted [S3.2]."""
-        return self._loop.iterate(self._handle.counted_steps())
-
-    def stop(self) -> None:
-        """See `AsyncJobHandle.stop`."""
-        self._loop.run(self._handle.stop())
-
-    def drain(self, timeout: float | timedelta = 60.0) -> DrainResult:
-        """See `AsyncJobHandle.drain`."""
-        return self._loop.run(self._handle.drain(timeout))
-
-    def resume(self) -> ResumeResult:
-        """See `AsyncJobHandle.resume`."""
-        return self._loop.run(self._handle.resume())
-
-    def retry_failed_steps(self) -> int:
-        """See `AsyncJobHandle.retry_failed_steps`."""
-        return self._loop.run(self._handle.retry_failed_steps())
-
-    def remove(self, timeout: float | timedelta = 60.0, *, force: bool = False) -> None:
-        """See `AsyncJobHandle.remove`."""
-        self._loop.run(self._handle.remove(timeout, force=force))
+        return self._iterate(lambda job: job.counted_steps())
 
     def wait(self, timeout: float | timedelta | None = None, progress: bool = True) -> JobRecord:
         """Wait until the job has ended, or is stopped and accounted."""
-        return self._loop.run(self._handle.wait(timeout, progress))
+        return self._control(lambda job: job.wait(timeout, progress))
+
+    def stop(self) -> None:
+        """See `AsyncJobHandle.stop`."""
+        self._control(lambda job: job.stop())
+
+    def drain(self, timeout: float | timedelta = 60.0) -> DrainResult:
+        """See `AsyncJobHandle.drain`."""
+        return self._control(lambda job: job.drain(timeout))
+
+    def resume(self) -> ResumeResult:
+        """See `AsyncJobHandle.resume`."""
+        return self._control(lambda job: job.resume())
+
+    def retry_failed_steps(self) -> int:
+        """See `AsyncJobHandle.retry_failed_steps`."""
+        return self._control(lambda job: job.retry_failed_steps())
+
+    def remove(self, timeout: float | timedelta = 60.0, *, force: bool = False) -> None:
+        """See `AsyncJobHandle.remove`."""
+        self._control(lambda job: job.remove(timeout, force=force))

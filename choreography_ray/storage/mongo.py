@@ -79,9 +79,9 @@ _DEFAULTS = {"serverSelectionTimeoutMS": 5_000, "connectTimeoutMS": 5_000, "sock
 _DUPLICATE = 11000
 _TOO_LARGE = frozenset({10334, 17280, 17419, 17420})
 _NO_ANSWER = frozenset(
-    {6, 7, 13, 18, 50, 64, 89, 91, 133, 134, 189, 262, 317, 358, 9001, 10058, 10107, 11600, 11602, 13435, 13436}
+    {1, 6, 7, 13, 18, 50, 64, 89, 91, 133, 134, 189, 262, 317, 358, 9001, 10058, 10107, 11600, 11602, 13435, 13436}
 )
-"""The server is not primary, is shutting down, lost others, ran out of time, or does not let us in."""
+"""The server is broken inside, not primary, shutting down, lost others, ran out of time, or does not let us in."""
 _BY_PLACE = ("plan", "prepared", "ledger", "outcomes", "steps", "failures", "results")
 """The collections of what belongs to a job."""
 

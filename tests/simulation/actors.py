@@ -19,7 +19,7 @@ from choreography_ray.errors import Fenced
 from choreography_ray.job import Job
 from choreography_ray.model import HostId, JobId, JobStatus
 from choreography_ray.records import CodeRef, Failure, Group, OutcomeDocument, Run, StepKind
-from tests.simulation.faults import StoreClient
+from tests.simulation.faults import ISOLATED_SECONDS, StoreClient
 from tests.simulation.process import Process
 
 if TYPE_CHECKING:
@@ -128,7 +128,14 @@ class SimJob:
             return
         self.incarnations += 1
         process = Process()
-        client: Any = StoreClient(world, process, lambda: self.die(process), world.job_faults, world.job_writes)
+        client: Any = StoreClient(
+            world,
+            process,
+            lambda: self.die(process),
+            lambda: self.cut(process, ISOLATED_SECONDS, noticed_after=3.0),
+            world.job_faults,
+            world.job_writes,
+        )
 
         async def is_current() -> bool:
             await process.gate()
@@ -184,13 +191,16 @@ class SimJob:
         victim.kill()
         self._replace(victim)
 
-    def cut(self, seconds: float, noticed_after: float) -> None:
-        """Its node is cut off; if that lasts until it is noticed, Ray makes a successor, and the old one wakes beside it."""
-        process = self.process
-        if process is None or self.is_over:
+    def cut(self, process: Process, seconds: float, noticed_after: float, *, with_hosts: bool = False) -> None:
+        """It is cut off; if that lasts until it is noticed, Ray makes a successor, and the old one wakes beside it."""
+        if process is not self.process or self.is_over:
             return
         loop = asyncio.get_running_loop()
-        process.cut()
+        island = object() if with_hosts else None
+        process.cut(island)
+        for (job_id, _), host in self.world.hosts.items():
+            if with_hosts and job_id == self.job_id:
+                host.cut(seconds, island)
         loop.call_later(seconds, process.heal)
         if noticed_after < seconds:
             self.zombies.append(process)
@@ -354,10 +364,13 @@ class SimHosts:
 
     async def _has_begun(self, key: tuple[JobId, HostId], group: Group) -> bool:
         while (host := self.world.hosts.get(key)) is not None:
+            if not host.process.is_reachable:
+                # Its node is gone: it may wake up, but not with a lease, once lease and margin have passed.
+                await asyncio.sleep(max(0.0, self.since + LEASE + MARGIN - self.world.now))
+                return False
             try:
                 await self.process.gate()
                 await self.world.hop()
-                await host.process.gate_or_death()
                 begun = host.engine.has_begun(group.run, self.engine.machine.document.fence)
                 await self.world.hop()
             except ConnectionError:
@@ -376,7 +389,14 @@ class SimHost:
         self.whereabouts = Whereabouts("node", 1)
         self._timer: asyncio.TimerHandle | None = None
         world = self.world
-        client: Any = StoreClient(world, self.process, self.die, world.host_faults, world.host_writes)
+        client: Any = StoreClient(
+            world,
+            self.process,
+            self.die,
+            lambda: self.cut(ISOLATED_SECONDS),
+            world.host_faults,
+            world.host_writes,
+        )
         self.engine = HostEngine(
             job.job_id, host, client, job.load, SimJobPort(job, self.process), InlineRunner(self.process),
             InlineUser(), world.clock, self,
@@ -394,6 +414,11 @@ class SimHost:
     def end(self) -> None:
         """See `engine.ports.Process`."""
         self.die(is_kill=False)
+
+    def cut(self, seconds: float, island: object | None = None) -> None:
+        """It is cut off for a while; its lease goes on running out."""
+        self.process.cut(island)
+        asyncio.get_running_loop().call_later(seconds, self.process.heal)
 
     def die(self, *, is_charged: bool = True, is_kill: bool = True) -> None:
         """The process is gone, with everything that runs in it."""
@@ -423,6 +448,11 @@ class SimJobPort:
     def __init__(self, job: SimJob, process: Process) -> None:
         self.job, self.world, self.process = job, job.world, process
 
+    def _neighbour(self) -> Process | None:
+        island = self.process.island
+        known = [*self.job.zombies, self.job.process]
+        return next((p for p in known if island is not None and p is not None and p.island is island), None)
+
     async def _reach(self) -> Process:
         await self.process.gate()
         await self.world.hop()
@@ -431,31 +461,34 @@ class SimJobPort:
             return self.world.random.choice(awake)
         if self.job.process is None:
             raise ConnectionError("the job actor is away")
+        await self.job.process.gate_or_death()
         return self.job.process
+
+    async def _call(self, call: Callable[[Incarnation], Any], *, is_near: bool, job: Process) -> Any:
+        incarnation = self.job.incarnation_of[job]
+        if self.world.is_copied():
+            self.world.spawn(self._copy(call(incarnation)))
+        return await job.call(call(incarnation), is_near=is_near)
+
+    async def _ask(self, call: Callable[[Incarnation], Any]) -> Any:
+        neighbour = self._neighbour()
+        if neighbour is not None:
+            await asyncio.sleep(0.001)
+            return await self._call(call, is_near=True, job=neighbour)
+        answer = await self._call(call, is_near=False, job=await self._reach())
+        await self.world.hop()
+        await self.process.gate()
+        return answer
 
     async def ask(self, host: HostId, is_first: bool) -> Lease:
         if self.job.is_over:
             await self.process.gate()
             return Lease(None)
-        job = await self._reach()
-        incarnation = self.job.incarnation_of[job]
-        await job.gate_or_death()
-        if self.world.is_copied():
-            self.world.spawn(self._copy(incarnation.ask(host, is_first)))
-        lease = await job.call(incarnation.ask(host, is_first))
-        await self.world.hop()
-        await self.process.gate()
+        lease: Lease = await self._ask(lambda incarnation: incarnation.ask(host, is_first))
         return lease
 
     async def deliver(self, document: OutcomeDocument) -> None:
-        job = await self._reach()
-        incarnation = self.job.incarnation_of[job]
-        await job.gate_or_death()
-        if self.world.is_copied():
-            self.world.spawn(self._copy(incarnation.deliver(document)))
-        await job.call(incarnation.deliver(document))
-        await self.world.hop()
-        await self.process.gate()
+        await self._ask(lambda incarnation: incarnation.deliver(document))
 
     async def _copy(self, call: Any) -> None:
         await self.world.later()

@@ -13,7 +13,7 @@ from choreography_ray.job import Job
 from choreography_ray.options import JobsOptions
 from tests.simulation.check import check_end, check_world
 from tests.simulation.faults import Fault
-from tests.simulation.jobs import Piece, Work, batch
+from tests.simulation.jobs import PassingPieces, Piece, Work, batch
 from tests.simulation.world import Wire, World
 
 
@@ -23,6 +23,7 @@ class Blow(StrEnum):
     KILL_JOB = "kill a job actor"
     KILL_HOST = "kill a host"
     CUT_JOB = "cut a job actor off"
+    CUT_NODE = "cut a job actor off together with its hosts"
     CUT_HOST = "cut a host off"
     KILL_THROTTLE = "kill the throttle"
     STORE_AWAY = "the store answers nobody"
@@ -87,15 +88,17 @@ def strike(world: World, one: Strike) -> None:
             if one.blow is Blow.KILL_HOST:
                 host.die()
             else:
-                host.process.cut()
-                asyncio.get_running_loop().call_later(one.seconds, host.process.heal)
+                host.cut(one.seconds)
     elif jobs:
         job = jobs[one.pick % len(jobs)]
         if one.blow is Blow.KILL_JOB:
             job.die()
-        elif one.blow is Blow.CUT_JOB:
-            job.cut(one.seconds, noticed_after=2.0 + one.pick % 7)
-        elif job.process is not None:
+        elif job.process is None:
+            return
+        elif one.blow in (Blow.CUT_JOB, Blow.CUT_NODE):
+            with_hosts = one.blow is Blow.CUT_NODE
+            job.cut(job.process, one.seconds, noticed_after=2.0 + one.pick % 7, with_hosts=with_hosts)
+        else:
             world.without_store[job.process] = world.now + one.seconds
 
 
@@ -145,15 +148,16 @@ async def play(story: Story) -> World:
         request = batch(plan.pieces, plan.continue_stages, plan.hook_seconds)
         job = await world.start(plan.job_class, request, options=options, job_id=f"job{number}")
         jobs[f"job{number}"] = job
+    await asyncio.gather(*(job.ended for job in jobs.values()))
+    await world.settle()
     for job_id, job in jobs.items():
-        await job.ended
         document = await world.document(job_id)
         if document.plan is None:
             # The process died before a plan was saved: nothing ran, and nothing is planned again [S4].
             assert job.incarnations > 1 or document.start_error, document
             continue
         await check_end(world, job_id)
-    await world.settle()
+        assert document.is_cleared == (job.code.job_class is PassingPieces)
     check_world(world)
     is_calm = not (story.strikes or story.job_faults or story.host_faults) and story.wire == Wire()
     assert not is_calm or not world.held_soon, "slots outlive their jobs"

@@ -36,13 +36,20 @@ class Cut(StrEnum):
     AFTER = "after"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Fault:
-    """The `at`-th write by `who` (counted from 0): its caller's process dies there, or it gets no answer."""
+    """The `at`-th write by `who` (counted from 0): its caller's process dies there, or it gets no answer.
+
+    One that `isolates` cuts the process off instead, as long as it takes for others to go on without it: then it wakes.
+    """
 
     at: int
     cut: Cut
     kills: bool
+    isolates: bool = False
+
+
+ISOLATED_SECONDS = 60.0
 
 
 class StoreClient:
@@ -52,11 +59,18 @@ class StoreClient:
     """
 
     def __init__(
-        self, world: World, process: Process, die: Callable[[], None], plan: list[Fault], count: list[int]
+        self,
+        world: World,
+        process: Process,
+        die: Callable[[], None],
+        isolate: Callable[[], None],
+        plan: list[Fault],
+        count: list[int],
     ) -> None:
         self._world = world
         self._process = process
         self._die = die
+        self._isolate = isolate
         self._plan = plan
         self._count = count
 
@@ -97,7 +111,10 @@ class StoreClient:
             await method(*args[:where], items[: len(items) // 2], **kwargs)
         elif fault.cut is Cut.AFTER:
             await method(*args, **kwargs)
-        if fault.kills:
+        if fault.isolates:
+            self._isolate()
+            await self._process.gate()
+        elif fault.kills:
             self._die()
             await asyncio.Event().wait()
         raise StorageUnavailable("memory", f"the fault planned for write {number}")

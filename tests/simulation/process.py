@@ -18,6 +18,8 @@ class Process:
 
     def __init__(self) -> None:
         self.is_alive = True
+        self.island: object | None = None
+        """What it was cut off together with: those of one island still reach each other."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._open = asyncio.Event()
         self._open.set()
@@ -42,7 +44,7 @@ class Process:
                 await asyncio.Event().wait()
             await self._open.wait()
 
-    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+    async def call(self, work: Coroutine[Any, Any, T], *, is_near: bool = False) -> T:
         """Run a call of somebody else in this process. Raises `ConnectionError` when it dies before it has answered."""
         if not self.is_alive:
             work.close()
@@ -52,7 +54,8 @@ class Process:
         if not task.done() or task.cancelled():
             raise ConnectionError("the process died")
         value = task.result()
-        await self.gate_or_death()
+        if not is_near:
+            await self.gate_or_death()
         return value
 
     async def gate_or_death(self) -> None:
@@ -63,12 +66,14 @@ class Process:
             passing.cancel()
             raise ConnectionError("the process is gone")
 
-    def cut(self) -> None:
+    def cut(self, island: object | None = None) -> None:
         """Cut it off."""
+        self.island = island
         self._open.clear()
 
     def heal(self) -> None:
         """Connect it again."""
+        self.island = None
         self._open.set()
 
     def kill(self) -> None:

@@ -61,7 +61,8 @@ def _draw_plan(chance: random.Random) -> Plan:
 
 
 def _draw_fault(chance: random.Random, most: int) -> Fault:
-    return Fault(chance.randrange(most), chance.choice(list(Cut)), chance.random() < 0.7)
+    kills, isolates = chance.choice(((True, False), (False, False), (False, True)))
+    return Fault(chance.randrange(most), chance.choice(list(Cut)), kills, isolates)
 
 
 def _draw_strike(chance: random.Random) -> Strike:
