@@ -44,8 +44,9 @@ class Connection:
         cluster = local_cluster.running(self.directory)
         return cluster.address if cluster else None
 
-    def open(self, *, with_ray: bool) -> Choreography:
-        """Connect; to be used as a context manager. Without Ray it reads only, and needs no cluster.
+    def open(self, *, with_ray: bool, resumes: bool = True) -> Choreography:
+        """Connect; to be used as a context manager. Without Ray it reads only, and needs no cluster. Unless it
+        `resumes`, interrupted jobs stay as they are.
 
         Raises `BadInput` for an address, URL or namespace that cannot be one.
         """
@@ -62,6 +63,7 @@ class Connection:
                 mongo_url=self.mongo_url,
                 namespace=self.namespace,
                 use_ray=with_ray,
+                resumes=resumes,
             )
         except ValueError as error:
             raise BadInput(str(error)) from error

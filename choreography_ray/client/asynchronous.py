@@ -84,21 +84,28 @@ class AsyncChoreography:
         cluster: ClusterOptions = DEFAULT_CLUSTER,
         *,
         use_ray: bool = True,
+        resumes: bool = True,
     ) -> Self:
         """Connect to Ray and MongoDB: from the arguments, else the environment, else local and embedded [S15].
 
         A cluster that runs on this machine is joined; else one is started that ends with this process. Interrupted
-        jobs of the namespace go on. `use_ray=False` reads only, without any cluster. Raises `ClusterUnavailable`,
-        `StorageUnavailable`, `EmbeddedStoreUnavailable`.
+        jobs of the namespace go on, unless `resumes` is false. `use_ray=False` reads only, without any cluster.
+        Raises `ClusterUnavailable`, `StorageUnavailable`, `EmbeddedStoreUnavailable`.
         """
         settings = connect_settings(mongo_url, namespace)
         await check_store(settings)  # before a cluster is started for nothing
         ray_cluster = RayCluster(ray_address) if use_ray else None
-        return await cls.on_cluster(settings, ray_cluster, options, cluster)
+        return await cls.on_cluster(settings, ray_cluster, options, cluster, resumes=resumes)
 
     @classmethod
     async def on_cluster(
-        cls, settings: Settings, ray_cluster: RayCluster | None, options: JobsOptions, cluster: ClusterOptions
+        cls,
+        settings: Settings,
+        ray_cluster: RayCluster | None,
+        options: JobsOptions,
+        cluster: ClusterOptions,
+        *,
+        resumes: bool = True,
     ) -> Self:
         """The second half of `connect`, once this process belongs to a cluster. Leaves the cluster when it fails."""
         store = None
@@ -114,6 +121,8 @@ class AsyncChoreography:
                 await storage.save_cluster_options(cluster)
             if ray_cluster is not None:
                 await client._prepare_cluster(cluster)
+                if resumes:
+                    await client._resume_interrupted()
         except BaseException:
             if ray_cluster is not None:
                 ray_cluster.close()
@@ -126,7 +135,6 @@ class AsyncChoreography:
         throttle = await asyncio.to_thread(throttle_handle, self._connection)
         if "max_parallel_steps" in cluster.model_fields_set:
             await throttle.set_maximum.remote(cluster.max_parallel_steps)
-        await self._resume_interrupted()
 
     async def _resume_interrupted(self) -> None:
         """Bring back jobs that no actor works on, oldest first [S10]."""

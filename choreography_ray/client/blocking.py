@@ -110,10 +110,11 @@ class Choreography:
         cluster: ClusterOptions = DEFAULT_CLUSTER,
         *,
         use_ray: bool = True,
+        resumes: bool = True,
     ) -> Self:
         """See `AsyncChoreography.connect`."""
         settings = connect_settings(mongo_url, namespace)
-        return cls.connect_to(settings, ray_address, options, cluster, use_ray=use_ray)
+        return cls.connect_to(settings, ray_address, options, cluster, use_ray=use_ray, resumes=resumes)
 
     @classmethod
     def connect_to(
@@ -124,6 +125,7 @@ class Choreography:
         cluster: ClusterOptions = DEFAULT_CLUSTER,
         *,
         use_ray: bool = True,
+        resumes: bool = True,
     ) -> Self:
         """`connect` to what these settings name, whatever the environment says."""
         loop = Loop()
@@ -131,7 +133,8 @@ class Choreography:
             loop.run(check_store(settings))
             # On the caller's thread: Ray wants to be initialized on the main one.
             ray_cluster = RayCluster(ray_address) if use_ray else None
-            client = loop.run(AsyncChoreography.on_cluster(settings, ray_cluster, options, cluster))
+            connecting = AsyncChoreography.on_cluster(settings, ray_cluster, options, cluster, resumes=resumes)
+            client = loop.run(connecting)
             directory = str(Path(settings.data_directory).absolute())
             return cls(client, loop, Home(settings.namespace, settings.mongo_url, directory))
         except BaseException:
@@ -217,7 +220,9 @@ class Home:
                 yield connection.attach(job_id)
                 return
         given = {"namespace": self.namespace, "mongo_url": self.mongo_url, "data_directory": self.data_directory}
-        with Choreography.connect_to(Settings().model_copy(update=given), use_ray=with_ray) as connection:
+        with Choreography.connect_to(
+            Settings().model_copy(update=given), use_ray=with_ray, resumes=False
+        ) as connection:
             yield connection.attach(job_id)
 
 

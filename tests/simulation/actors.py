@@ -315,7 +315,18 @@ class SimHosts:
         self.job.booting.discard(host)
         there = self.world.hosts.get((self.job.job_id, host))
         if there is not None:
-            there.die(is_charged=True)
+            self.world.spawn(_kill(there))
+
+    async def _until_gone(self, host: HostId) -> None:
+        """Until its death is confirmed: seen, or lease and margin have passed since the last that gave it a lease."""
+        key = (self.job.job_id, host)
+        while (there := self.world.hosts.get(key)) is not None and not self._is_silenced(there):
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(0.7)
+        await self.process.gate()
+
+    def _is_silenced(self, host: SimHost) -> bool:
+        return self.world.now >= max(self.since, host.answered_at) + LEASE + MARGIN
 
     def stop(self, host: HostId, run: Run) -> None:
         self.process.spawn(self._stop(host, run))
@@ -338,8 +349,7 @@ class SimHosts:
 
     async def _kill(self, host: HostId) -> None:
         await self._end(host)
-        await asyncio.sleep(1.0)
-        await self.process.gate()
+        await self._until_gone(host)
         self.engine.post(e.HostDied(host, is_charged=False, failure=Failure("HostEnded", "ended from outside")))
 
     def inspect(self, groups: Sequence[Group]) -> None:
@@ -358,16 +368,16 @@ class SimHosts:
             # Nobody knows it: one that is cut off may still be about to create it.
             await asyncio.sleep(max(0.0, self.since + LEASE + MARGIN - self.world.now))
             await self._end(host)
-        await asyncio.sleep(1.0)
-        await self.process.gate()
+        await self._until_gone(host)
         self.engine.post(e.HostDied(host, is_charged=False, failure=Failure("HostGone", "it was gone")))
 
     async def _has_begun(self, key: tuple[JobId, HostId], group: Group) -> bool:
         while (host := self.world.hosts.get(key)) is not None:
             if not host.process.is_reachable:
-                # Its node is gone: it may wake up, but not with a lease, once lease and margin have passed.
-                await asyncio.sleep(max(0.0, self.since + LEASE + MARGIN - self.world.now))
-                return False
+                if self._is_silenced(host):
+                    return False  # its node is gone: it may wake up, but not with a lease
+                await asyncio.sleep(0.5)
+                continue
             try:
                 await self.process.gate()
                 await self.world.hop()
@@ -380,6 +390,15 @@ class SimHosts:
         return False
 
 
+async def _kill(host: SimHost) -> None:
+    """A kill that reaches the process, now or when it wakes up."""
+    try:
+        await host.process.gate_or_death()
+    except ConnectionError:
+        return
+    host.die()
+
+
 class SimHost:
     """A host's process. The kernel ends it when its lease does; Ray sees that within a second."""
 
@@ -387,6 +406,8 @@ class SimHost:
         self.job, self.world, self.host = job, job.world, host
         self.process = Process()
         self.whereabouts = Whereabouts("node", 1)
+        self.answered_at = 0.0
+        """When the job's current process last gave it a lease."""
         self._timer: asyncio.TimerHandle | None = None
         world = self.world
         client: Any = StoreClient(
@@ -484,7 +505,15 @@ class SimJobPort:
         if self.job.is_over:
             await self.process.gate()
             return Lease(None)
-        lease: Lease = await self._ask(lambda incarnation: incarnation.ask(host, is_first))
+
+        async def answer(incarnation: Incarnation) -> Lease:
+            lease = await incarnation.ask(host, is_first)
+            there = self.world.hosts.get((self.job.job_id, host))
+            if there is not None and lease.seconds is not None and incarnation is self.job.current:
+                there.answered_at = self.world.now
+            return lease
+
+        lease: Lease = await self._ask(answer)
         return lease
 
     async def deliver(self, document: OutcomeDocument) -> None:

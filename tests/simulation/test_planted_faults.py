@@ -47,10 +47,10 @@ def story(seed: int, pace: float = 1.0, slots: int = 4, **how: Any) -> Story:
     return Story((plan, replace(plan, window=None, begins_at=0.5)), slots=slots, seed=seed, **how)
 
 
-def retrying(at: int) -> Story:
-    """One step that fails twice and runs again at once."""
+def retrying(at: float) -> Story:
+    """One step that fails twice and runs again at once; its job actor is killed while it does."""
     plan = Plan(KeptPieces, (Piece(key="a", seconds=20.0, fail_first=2),), attempts=3, backoff=0.0)
-    return Story((plan,), job_faults=(Fault(at, Cut.AFTER, kills=True),))
+    return Story((plan,), strikes=(Strike(at, Blow.KILL_JOB),))
 
 
 def awoken(at: int, cut: Cut) -> Story:
@@ -75,7 +75,7 @@ ISLANDS = [
     )
     for seed in range(2)
 ]
-RETRIES = [retrying(at) for at in range(9, 22)]
+RETRIES = [retrying(at) for at in (10.0, 30.0, 50.0)]
 AWOKEN = [awoken(at, cut) for at in range(6, 22) for cut in (Cut.BEFORE, Cut.AFTER)]
 
 

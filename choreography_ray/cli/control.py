@@ -1,0 +1,96 @@
+"""The commands that change what a job does: stop, drain, resume, retry, remove."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from choreography_ray import display
+from choreography_ray.cli.connection import Connection
+from choreography_ray.cli.jobs import JobArgument, JsonOption
+from choreography_ray.cli.output import ExitCode, show, show_json
+from choreography_ray.model import DrainResult, ResumeResult
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("stop", epilog="\b\nExample: choreography stop nightly")(stop)
+    app.command("drain", epilog="\b\nExample: choreography drain nightly --timeout 600 && ./deploy")(drain)
+    app.command("resume", epilog="\b\nExample: choreography resume nightly")(resume)
+    app.command("retry", epilog="\b\nExample: choreography retry nightly && choreography watch nightly")(retry)
+    app.command("remove", epilog="\b\nExample: choreography remove nightly --yes")(remove)
+
+
+def _told(job_id: str, result: str, words: str, as_json: bool) -> None:
+    if as_json:
+        show_json({"job_id": job_id, "result": result})
+    else:
+        show(f"{display.clean(job_id)}: {words}")
+
+
+def stop(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
+    """Stop a job, and keep it: resume goes on.
+
+    Answers as soon as the stop is recorded; the steps are told, and ended when they do not end by themselves.
+    """
+    with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
+        choreography.job(job_id).stop()
+    _told(job_id, "STOPPED", "stopped; resume it with: choreography resume " + display.clean(job_id), as_json)
+
+
+def drain(
+    context: typer.Context,
+    job_id: JobArgument,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait; 0 looks once.")] = 60.0,
+    as_json: JsonOption = False,
+) -> int:
+    """Stop a job and wait until no code of its steps runs."""
+    with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
+        result = choreography.job(job_id).drain(timedelta(seconds=timeout))
+    words = {
+        DrainResult.DRAINED: "drained: nothing of it runs",
+        DrainResult.TIMED_OUT: f"still stopping after {timeout:g} s: call again",
+        DrainResult.COMPLETED: "had nothing left to run: it is completed",
+    }
+    _told(job_id, result, words[result], as_json)
+    return ExitCode.ERROR if result is DrainResult.TIMED_OUT else ExitCode.OK
+
+
+def resume(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
+    """Go on with a stopped job."""
+    with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
+        result = choreography.job(job_id).resume()
+    words = {
+        ResumeResult.RESUMED: "resumed",
+        ResumeResult.ALREADY_RUNNING: "is running already",
+        ResumeResult.COMPLETED: "is completed: there is nothing to resume",
+    }
+    _told(job_id, result, words[result], as_json)
+
+
+def retry(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
+    """Run the failed steps of a job that completed with failures again."""
+    with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
+        count = choreography.job(job_id).retry_failed_steps()
+    if as_json:
+        show_json({"job_id": job_id, "steps": count})
+    else:
+        show(f"{display.clean(job_id)}: {count} failed steps run again")
+
+
+def remove(
+    context: typer.Context,
+    job_id: JobArgument,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for its steps to end.")] = 60.0,
+    force: Annotated[bool, typer.Option("--force", help="Without hooks, also when its code cannot be loaded.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """End a job's steps and delete every record of it. This cannot be undone."""
+    if not yes and not as_json:
+        typer.confirm(f"Delete everything that is stored of {display.clean(job_id)}?", abort=True)
+    with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
+        choreography.job(job_id).remove(timedelta(seconds=timeout), force=force)
+    _told(job_id, "REMOVED", "removed", as_json)
