@@ -100,6 +100,8 @@ def full_job() -> JobDocument:
         mark="resume",
         has_started_hook=True,
         is_background=True,
+        is_stop_finalized=True,
+        is_draining=True,
         is_cleared=True,
         error="error",
         start_error="FAILED_STARTING_SOME_JOB_STEPS",
@@ -315,7 +317,7 @@ async def _fill(storage: JobStorage, job_id: JobId) -> None:
     await storage.insert_outcome(OutcomeDocument(job_id, OutcomeKey(HostId("h"), Run(5, 1), 0), ()))
     await storage.save_step_documents(job_id, [StepDocument(0, Run(5, 1))])
     await storage.save_failures(job_id, [FailedStep(0, StepId("s"), 1, Run(5, 1), ())])
-    await storage.save_results(job_id, [KeptResult(0, StepId("s"), 1)])
+    await storage.save_results(job_id, [KeptResult(0, StepId("s"), 1, 7)])
 
 
 @pytest.mark.parametrize("keep_results", [True, False])
@@ -551,7 +553,7 @@ def own(ordinal: int = 0, run: Run = FIRST, is_closed: bool = False, **changes: 
 
 
 def full_step() -> StepDocument:
-    return StepDocument(2, Run(2**62, 2**40), True, 3, NOW, 1, True, {"p": 1}, (failure(), failure("again")))
+    return StepDocument(2, Run(2**62, 2**40), True, 3, NOW, 1, True, 2, {"p": 1}, (failure(), failure("again")))
 
 
 async def test_a_step_document_comes_back_whole(storage: JobStorage) -> None:

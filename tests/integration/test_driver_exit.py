@@ -193,7 +193,11 @@ def test_a_script_submitted_with_ray_job_submit_that_exits_at_once(head: Head, t
 DRIVER = (
     JOB
     + """
-choreography = Choreography.connect()
+from datetime import timedelta
+from choreography_ray import ClusterOptions
+
+# A successor on another cluster waits for the lease of every host that it cannot see.
+choreography = Choreography.connect(cluster=ClusterOptions(step_lease_timeout=timedelta(seconds=6)))
 job = choreography.start(Index, Shard(folder=sys.argv[1]), job_id="in-process")
 print("started", flush=True)
 sys.stdin.readline()

@@ -1,0 +1,104 @@
+"""The queue of a stage: who starts next, and how many slots that needs."""
+
+from __future__ import annotations
+
+from choreography_ray.core.ledger import Ledger, split
+from choreography_ray.core.work import WorkQueue
+from choreography_ray.model import HostId, StepHosting
+from choreography_ray.records import Group, Run, StepCode, StepKind
+
+OWN = StepKind(0, "m:Own")
+SHARED = StepKind(0, "m:Shared", StepHosting.SHARED_ACTORS)
+PAIRS = StepKind(0, "m:Pairs", StepHosting.SHARED_ACTORS, steps_per_actor=2)
+LATER = StepKind(10, "m:Own")
+
+
+def queue(kinds: tuple[StepKind, ...], indexes: list[int], attempts: dict[int, int] | None = None) -> WorkQueue:
+    ledger = Ledger(kinds, list(split(indexes, 1, 100)), 100)
+    made = WorkQueue(ledger, attempts or {})
+    made.enter_stage(0)
+    return made
+
+
+def test_own_actors_get_one_step_each_in_the_order_of_the_plan() -> None:
+    waiting = queue((OWN,), [0, 0, 0])
+    assert [waiting.take(10, 1).ordinals for _ in range(3)] == [(0,), (1,), (2,)]  # type: ignore[union-attr]
+    assert waiting.take(10, 1) is None
+
+
+def test_a_step_whose_host_died_goes_first_and_alone() -> None:
+    waiting = queue((SHARED,), [0] * 20)
+    waiting.learn(0, 1, 0.0001)
+    waiting.put_retry(5, 2, due=1.0)
+    waiting.ripen(2.0)
+    waiting.put_single(9, 1)
+    first, second = waiting.take(10, 1), waiting.take(10, 1)
+    assert first is not None and first.ordinals == (9,) and first.is_single
+    assert second is not None and (second.ordinals, second.attempts) == ((5,), (2,))
+
+
+def test_a_retry_is_not_due_before_its_time_and_then_goes_before_fresh_steps() -> None:
+    waiting = queue((OWN,), [0] * 8)
+    waiting.put_retry(7, 3, due=100.0)
+    waiting.ripen(99.9)
+    assert waiting.next_due == 100.0 and waiting.take(1, 1).ordinals == (0,)  # type: ignore[union-attr]
+    waiting.ripen(100.0)
+    assert waiting.next_due is None and waiting.retries == 1
+    batch = waiting.take(1, 1)
+    assert batch is not None and (batch.ordinals, batch.attempts) == ((7,), (3,))
+
+
+def test_retries_are_due_in_the_order_of_their_times() -> None:
+    waiting = queue((OWN,), [0] * 3)
+    for ordinal, due in ((0, 30.0), (1, 10.0), (2, 20.0)):
+        waiting.put_retry(ordinal, 2, due)
+    waiting.ripen(25.0)
+    taken = [waiting.take(1, 1) for _ in range(2)]
+    assert [batch.ordinals for batch in taken if batch] == [(1,), (2,)]
+    assert waiting.next_due == 30.0
+
+
+def test_groups_grow_with_what_is_learnt_and_are_shared_out_at_the_end() -> None:
+    waiting = queue((SHARED,), [0] * 100)
+    assert waiting.take(100, 1).ordinals == (0,)  # type: ignore[union-attr]
+    waiting.learn(0, 1, 0.001)
+    assert waiting.take(100, 1).ordinals == (1, 2, 3, 4)  # type: ignore[union-attr]
+    waiting.learn(0, 4, 0.004)
+    assert len(waiting.take(100, 40).ordinals) == 3, "95 steps over 40 hosts"  # type: ignore[union-attr]
+
+
+def test_no_more_than_the_window_leaves_room_for() -> None:
+    waiting = queue((SHARED,), [0] * 10)
+    waiting.learn(0, 4, 0.0001)
+    assert waiting.take(3, 1).ordinals == (0, 1, 2)  # type: ignore[union-attr]
+    assert waiting.take(0, 1) is None
+    assert waiting.slots_wanted(0) == 0
+
+
+def test_a_pair_host_wants_two_slots_for_a_group_of_two_or_more() -> None:
+    waiting = queue((PAIRS,), [0] * 8)
+    assert waiting.slots_wanted(100) == 8, "single steps, until it is known how long they take"
+    waiting.learn(0, 2, 0.0001)
+    assert waiting.slots_wanted(100) == 2, "one group of eight on one host"
+
+
+def test_steps_of_later_stages_do_not_wait_yet() -> None:
+    waiting = queue((OWN, LATER), [0, 1, 0, 1])
+    taken = [waiting.take(10, 1), waiting.take(10, 1), waiting.take(10, 1)]
+    assert [batch.ordinals for batch in taken if batch] == [(0,), (2,)]
+
+
+def test_steps_that_were_settled_out_of_turn_are_passed_over() -> None:
+    ledger = Ledger((OWN,), list(split([0, 0, 0], 1, 100)), 100)
+    waiting = WorkQueue(ledger, {})
+    waiting.enter_stage(0)
+    ledger.settle(0, StepCode.STOPPED)
+    ledger.assign(Group(HostId("o1.1"), Run(1, 1), 1, (1,), (1,)))
+    batch = waiting.take(10, 1)
+    assert batch is not None and batch.ordinals == (2,)
+
+
+def test_a_step_that_runs_again_bears_its_attempt() -> None:
+    """After a retry of failed steps the ledger shows them as prepared; their next attempt is known."""
+    batch = queue((OWN,), [0], attempts={0: 4}).take(1, 1)
+    assert batch is not None and batch.attempts == (4,)
