@@ -260,7 +260,11 @@ class Incarnation:
         self._engine = engine
         self._desk.hand_over(lambda what: engine.request(_EVENTS[what]))
         engine.started.add_done_callback(lambda done: self._answer(done.result()))
-        return await engine.run(begin)
+        try:
+            return await engine.run(begin)
+        finally:
+            if engine.started.done():  # told in the last turn: its callback has had no time to run
+                self._answer(engine.started.result())
 
     def _answer(self, report: ReportStart) -> None:
         if not self.started.done():

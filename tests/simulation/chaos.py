@@ -9,9 +9,13 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
+from choreography_ray.engine.rest import NOT_PREPARED, RequestKind
 from choreography_ray.job import Job
+from choreography_ray.model import JobStatus
 from choreography_ray.options import JobsOptions
+from tests.simulation.actors import SimJob
 from tests.simulation.check import check_end, check_world
+from tests.simulation.control import ask
 from tests.simulation.faults import Fault
 from tests.simulation.jobs import PassingPieces, Piece, Work, batch
 from tests.simulation.world import Wire, World
@@ -27,6 +31,9 @@ class Blow(StrEnum):
     CUT_HOST = "cut a host off"
     KILL_THROTTLE = "kill the throttle"
     STORE_AWAY = "the store answers nobody"
+    STOP = "somebody stops a job"
+    DRAIN = "somebody drains a job"
+    RESUME = "somebody resumes a job"
     JOB_WITHOUT_STORE = "the store does not answer a job actor"
 
 
@@ -74,8 +81,17 @@ class Story:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+REQUESTS = {Blow.STOP: RequestKind.STOP, Blow.DRAIN: RequestKind.DRAIN, Blow.RESUME: RequestKind.RESUME}
+
+
 def strike(world: World, one: Strike) -> None:
     """Let it happen."""
+    if one.blow in REQUESTS:
+        everybody = list(world.jobs.values())
+        if everybody:
+            world.requests += 1
+            world.spawn(ask(everybody[one.pick % len(everybody)], REQUESTS[one.blow]))
+        return
     jobs = [job for job in world.jobs.values() if not job.is_over]
     hosts = list(world.hosts.values())
     if one.blow is Blow.KILL_THROTTLE:
@@ -128,6 +144,19 @@ def make(story: Story) -> World:
     return world
 
 
+async def _until_ended(job: SimJob) -> None:
+    """Until it has ended; one that was stopped is resumed, as often as it takes."""
+    while True:
+        status = await job.ended
+        if status is not JobStatus.STOPPED:
+            return
+        running = sum(n for (job_id, _), n in job.world.running.items() if job_id == job.job_id)
+        assert not running, f"{running} bodies of {job.job_id} run although it is stopped"
+        await asyncio.sleep(1.0)
+        if await ask(job, RequestKind.RESUME) == NOT_PREPARED:
+            return  # stopped before there was a plan: nothing can be resumed
+
+
 async def play(story: Story) -> World:
     """Tell the story to its end: every job ends, and all that must hold does."""
     world = make(story)
@@ -148,13 +177,14 @@ async def play(story: Story) -> World:
         request = batch(plan.pieces, plan.continue_stages, plan.hook_seconds)
         job = await world.start(plan.job_class, request, options=options, job_id=f"job{number}")
         jobs[f"job{number}"] = job
-    await asyncio.gather(*(job.ended for job in jobs.values()))
+    await asyncio.gather(*(_until_ended(job) for job in jobs.values()))
     await world.settle()
+    await asyncio.gather(*(_until_ended(job) for job in jobs.values()))
     for job_id, job in jobs.items():
         document = await world.document(job_id)
         if document.plan is None:
             # The process died before a plan was saved: nothing ran, and nothing is planned again [S4].
-            assert job.incarnations > 1 or document.start_error, document
+            assert world.requests or job.incarnations > 1 or document.start_error, document
             continue
         await check_end(world, job_id)
         assert document.is_cleared == (job.code.job_class is PassingPieces)

@@ -26,6 +26,8 @@ class Piece(BaseModel):
     """How many steps its actor performs at a time; 0: it has one of its own."""
     checkpoints: int = 0
     refuse: bool = False
+    stubborn: bool = False
+    """The body does not care that it is told to stop."""
 
 
 class PieceState(JobStepState):
@@ -58,12 +60,23 @@ class Work(JobStep[Piece, str, PieceState]):
             for position in range(state.position + 1, piece.checkpoints + 1):
                 await asyncio.sleep(piece.seconds / (piece.checkpoints + 1))
                 await self._reach(body, position, context)
-            await asyncio.sleep(piece.seconds / (piece.checkpoints + 1))
+            await self._work(piece.seconds / (piece.checkpoints + 1), stubborn=piece.stubborn)
             if context.attempt <= piece.fail_first:
                 raise ValueError(f"{piece.key} fails on attempt {context.attempt}")
             return piece.key
         finally:
             self.world.end(body)
+
+    async def _work(self, seconds: float, *, stubborn: bool) -> None:
+        until = self.world.now + seconds
+        while True:
+            try:
+                await asyncio.sleep(until - self.world.now)
+            except asyncio.CancelledError:
+                if not stubborn:
+                    raise
+            else:
+                return
 
     async def _reach(self, body: Body, position: int, context: Any) -> None:
         async def commit() -> None:
@@ -103,6 +116,7 @@ class BatchState(JobState):
 
     done: list[str] = []
     failed: list[str] = []
+    stopped: list[str] = []
     is_complete: bool = False
 
 
@@ -123,7 +137,12 @@ class Pieces(Job[Batch, BatchState]):
     async def on_step_completed_or_stopped(self, step_id: str, result) -> None:  # type: ignore[no-untyped-def, override]
         if self.request.hook_seconds:
             await asyncio.sleep(self.request.hook_seconds)
-        (self.state.done if result.is_success else self.state.failed).append(step_id)
+        if result.is_success:
+            self.state.done.append(step_id)
+        elif result.is_cancelled:
+            self.state.stopped.append(step_id)
+        else:
+            self.state.failed.append(step_id)
 
     def on_all_steps_completed(self) -> None:
         self.state.is_complete = True

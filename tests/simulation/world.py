@@ -102,6 +102,8 @@ class World:
         self.peak = 0
         self.checkpoints: dict[tuple[JobId, int], int] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.requests = 0
+        """How often somebody stopped, drained or resumed a job."""
         self.held_soon = 0
         """Slots that the throttle counts a second after the last job has ended."""
 

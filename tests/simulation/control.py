@@ -1,0 +1,45 @@
+"""How stories ask a job for something: as the client does it, over lost calls, dead actors and finished ones."""
+
+from __future__ import annotations
+
+import asyncio
+
+from choreography_ray.engine.rest import RequestKind
+from choreography_ray.errors import Fenced
+from choreography_ray.model import JobStatus
+from tests.simulation.actors import SimJob
+
+
+async def ask(job: SimJob, what: RequestKind) -> str | int:
+    """The job's answer, from whichever incarnation gives one."""
+    while True:
+        if job.is_over:
+            revive(job)
+        current, process = job.current, job.process
+        if current is None or process is None:
+            await asyncio.sleep(0.2)
+            continue
+        try:
+            await job.world.hop()
+            return await process.call(current.request(what))
+        except (Fenced, ConnectionError):
+            await asyncio.sleep(0.1)
+
+
+def revive(job: SimJob) -> None:
+    """The client makes an actor for a job that has none."""
+    job.is_over = False
+    job.ended = asyncio.get_running_loop().create_future()
+    job.live()
+
+
+async def rest(job: SimJob) -> JobStatus:
+    """Until the job is over, or stopped and accounted: its status."""
+    while True:
+        document = await job.world.store.read_job(job.job_id)
+        if document is None:
+            return JobStatus.REMOVING
+        if document.status.is_final or (document.status is JobStatus.STOPPED and document.is_stop_finalized):
+            if job.is_over or document.status is JobStatus.STOPPED:
+                return document.status
+        await asyncio.sleep(0.05)
