@@ -1,6 +1,6 @@
 """What does durability add to an actor per step, against a bare loop of create, call and kill?
 
-    python benchmarks/own_actor_overhead.py [--steps 40] [--rounds 3] [--slots 4] [--json]
+python benchmarks/own_actor_overhead.py [--steps 40] [--rounds 3] [--slots 4] [--json]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How many durable no-op steps a second do warm actors carry, against plain Ray tasks, which keep nothing?
 
-    python benchmarks/warm_steps.py [--steps 20000] [--rounds 3] [--slots 2] [--json]
+python benchmarks/warm_steps.py [--steps 20000] [--rounds 3] [--slots 2] [--json]
 """
 
 from __future__ import annotations

@@ -9,12 +9,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import job_actor
 from choreography_ray.actors.ray_api import end, find
+from choreography_ray.core.control import REMOVED
 from choreography_ray.core.transitions import bounded, check_job
 from choreography_ray.engine.rest import RequestKind
 from choreography_ray.errors import Fenced, JobNotFound, UnknownJobType
@@ -43,18 +44,27 @@ class Controller:
         """The job's answer. Raises `JobNotFound`, `UnknownJobType`, or `Unanswered` after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
-                while True:
-                    actor = await self._actor(what)
-                    try:
-                        answer: str | int = await actor.request.remote(what)
-                        return answer
-                    except (RayError, Fenced) as error:
-                        if isinstance(error, RayTaskError) and isinstance(error, UnknownJobType):
-                            raise
-                        log.info("job %s is asked again: %s", self.job_id, error)
-                    await asyncio.sleep(ASK_AGAIN_SECONDS)
+                return await self._ask_until_answered(what)
         except TimeoutError as error:
             raise Unanswered from error
+
+    async def _ask_until_answered(self, what: RequestKind) -> str | int:
+        is_asked = False
+        while True:
+            try:
+                actor = await self._actor(what)
+                is_asked = True
+                answer: str | int = await actor.request.remote(what)
+                return answer
+            except JobNotFound:
+                if is_asked and what is RequestKind.REMOVE:
+                    return REMOVED  # it was gone before its actor could say so
+                raise
+            except UnknownJobType:
+                raise
+            except (RayError, Fenced) as error:
+                log.info("job %s is asked again: %s", self.job_id, error)
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
 
     async def _actor(self, what: RequestKind) -> Any:
         with contextlib.suppress(ValueError):

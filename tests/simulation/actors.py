@@ -396,7 +396,7 @@ async def _kill(host: SimHost) -> None:
         await host.process.gate_or_death()
     except ConnectionError:
         return
-    host.die()
+    host.die(is_kill=False)
 
 
 class SimHost:
@@ -458,7 +458,7 @@ class SimHost:
     def _tell(self, is_charged: bool) -> None:
         # A watcher of the job's current process; one that is not there yet will look for its hosts by itself.
         current = self.job.current
-        engine = current._engine if current is not None else None  # noqa: SLF001
+        engine = current._engine if current is not None else None
         if engine is not None:
             engine.post(e.HostDied(self.host, is_charged, Failure("HostDied", "killed")))
 

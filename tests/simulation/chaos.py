@@ -62,6 +62,9 @@ class Plan:
     hook_seconds: float = 0.0
 
 
+CALM_WIRE = Wire()
+
+
 @dataclass(frozen=True)
 class Story:
     """Everything that a world is told in advance."""
@@ -71,7 +74,7 @@ class Story:
     job_faults: tuple[Fault, ...] = ()
     """At writes of all job actors, counted together."""
     host_faults: tuple[Fault, ...] = ()
-    wire: Wire = Wire()
+    wire: Wire = CALM_WIRE
     slots: int = 3
     seed: int = 0
     failing: float = 0.0
@@ -189,6 +192,6 @@ async def play(story: Story) -> World:
         await check_end(world, job_id)
         assert document.is_cleared == (job.code.job_class is PassingPieces)
     check_world(world)
-    is_calm = not (story.strikes or story.job_faults or story.host_faults) and story.wire == Wire()
+    is_calm = not (story.strikes or story.job_faults or story.host_faults) and story.wire == CALM_WIRE
     assert not is_calm or not world.held_soon, "slots outlive their jobs"
     return world

@@ -42,7 +42,8 @@ async def check_end(world: World, job_id: str = "job") -> None:
     assert document.stage_counts == stages
     assert not any(group for segment in segments for group in segment.groups)
     request, state = decode(document.request, RESOLVE), decode(document.state, RESOLVE)
-    assert isinstance(request, Batch) and isinstance(state, BatchState)
+    assert isinstance(request, Batch)
+    assert isinstance(state, BatchState)
     assert state.is_complete
     await _check_steps(world, document, request, state)
 
@@ -80,9 +81,12 @@ def _check_attempts(document: JobDocument, request: Batch, codes: bytes, *, is_s
 
 async def _check_cleared(world: World, document: JobDocument) -> None:
     job_id = document.job_id
-    assert document.request is None and document.state is None
-    left = world.store._job(job_id)  # noqa: SLF001
+    assert document.request is None
+    assert document.state is None
+    left = world.store._job(job_id)
     records = {name: getattr(left, name) for name in ("plans", "segments", "prepared", "ledger", "steps", "failures")}
     # A job actor that wakes up after the end may still finish what it was writing: debris, swept with the summary.
-    assert world.jobs[job_id].zombies or not any(records.values()), {name: len(kept) for name, kept in records.items() if kept}
+    assert world.jobs[job_id].zombies or not any(records.values()), {
+        name: len(kept) for name, kept in records.items() if kept
+    }
     assert len(left.results) == (document.counts.succeeded if document.keep_results else 0)

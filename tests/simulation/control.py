@@ -13,6 +13,8 @@ from tests.simulation.actors import SimJob
 async def ask(job: SimJob, what: RequestKind) -> str | int:
     """The job's answer, from whichever incarnation gives one."""
     while True:
+        if await job.world.store.read_job(job.job_id) is None:
+            return "REMOVED"
         if job.is_over:
             revive(job)
         current, process = job.current, job.process
@@ -39,7 +41,7 @@ async def rest(job: SimJob) -> JobStatus:
         document = await job.world.store.read_job(job.job_id)
         if document is None:
             return JobStatus.REMOVING
-        if document.status.is_final or (document.status is JobStatus.STOPPED and document.is_stop_finalized):
-            if job.is_over or document.status is JobStatus.STOPPED:
-                return document.status
+        is_accounted = document.status is JobStatus.STOPPED and document.is_stop_finalized
+        if is_accounted or (document.status.is_final and job.is_over):
+            return document.status
         await asyncio.sleep(0.05)

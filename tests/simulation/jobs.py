@@ -144,6 +144,9 @@ class Pieces(Job[Batch, BatchState]):
         else:
             self.state.failed.append(step_id)
 
+    def can_retry_failed_steps(self) -> bool:
+        return True
+
     def on_all_steps_completed(self) -> None:
         self.state.is_complete = True
 

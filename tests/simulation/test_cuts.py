@@ -1,4 +1,4 @@
-"""Every write of a story cut before, inside and after it: the job is built anew from storage and comes to the same end."""
+"""Every write of a story cut before, inside and after it: the job is built anew and comes to the same end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ async def play(world: World) -> None:
     document = await world.document()
     if document.plan is None or (document.status is JobStatus.FAILED and document.start_error):
         # The process died before a plan was saved: nothing ran, and nothing is planned again [S4].
-        assert world.job_kills and not world.marks
+        assert world.job_kills
+        assert not world.marks
         return
     await check_end(world)
     assert document.counts == EXPECTED

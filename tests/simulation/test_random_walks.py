@@ -80,7 +80,10 @@ STRIKES = st.lists(
     max_size=6,
 ).map(tuple)
 FAULTS = st.lists(
-    st.builds(Fault, at=st.integers(0, 60), cut=st.sampled_from(list(Cut)), kills=st.booleans(), isolates=st.booleans()), max_size=3
+    st.builds(
+        Fault, at=st.integers(0, 60), cut=st.sampled_from(list(Cut)), kills=st.booleans(), isolates=st.booleans()
+    ),
+    max_size=3,
 ).map(tuple)
 WIRES = st.builds(
     Wire,

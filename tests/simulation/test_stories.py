@@ -18,7 +18,14 @@ from tests.simulation.loop import run
 from tests.simulation.world import Wire, World
 
 
-async def play(world: World, pieces: list[Piece], *, continue_stages: list[int] | None = None, hook_seconds: float = 0.0, **options: object):
+async def play(
+    world: World,
+    pieces: list[Piece],
+    *,
+    continue_stages: list[int] | None = None,
+    hook_seconds: float = 0.0,
+    **options: object,
+):
     """Run one job to its end and check what must hold."""
     Work.world = world
     chosen = JobsOptions(**options)  # type: ignore[arg-type]
@@ -41,7 +48,9 @@ def test_every_step_of_a_plain_job_succeeds(shared: int) -> None:
 @pytest.mark.parametrize("shared", [0, 1, 2])
 def test_a_failed_stage_leaves_later_stages_unreachable(shared: int) -> None:
     pieces = [
-        Piece(key=f"{s}-{i}", stage=s, shared=shared, fail_first=(s, i) == (10, 1)) for s in (0, 10, 20) for i in range(5)
+        Piece(key=f"{s}-{i}", stage=s, shared=shared, fail_first=(s, i) == (10, 1))
+        for s in (0, 10, 20)
+        for i in range(5)
     ]
     document = run(play(World(), pieces))
     assert document.status is JobStatus.COMPLETED_WITH_FAILURES
@@ -97,7 +106,8 @@ def test_a_ledger_segment_that_lands_late_does_not_fence_the_successor(monkeypat
     monkeypatch.setattr(MemoryStorage, "insert_ledger", insert_later)
     monkeypatch.setattr(MemoryStorage, "fence_ledger", fence_first)
     document = run(play(world, [Piece(key=str(i)) for i in range(3)]))
-    assert world.job_kills == 1 and not on_its_way
+    assert world.job_kills == 1
+    assert not on_its_way
     assert world.jobs[JobId("job")].incarnations == 2
     assert document.counts.succeeded == 3
 
@@ -121,7 +131,7 @@ def test_a_job_actor_that_dies_between_its_last_status_and_clearing_clears_when_
 
 
 def test_a_cut_off_job_actor_ends_no_host_when_it_learns_that_it_is_replaced() -> None:
-    """It told hosts that there was nothing more to do for them; they were its successor's, and their steps ran again."""
+    """It told hosts that there was nothing more to do for them; they were its successor's, and they began again."""
     pieces = [Piece(key=str(i), seconds=80.0) for i in range(3)]
     world = World(wire=Wire(stale=0.5))
 

@@ -186,7 +186,7 @@ class World:
 
     def codes(self, job_id: JobId) -> bytes:
         """The ledger as stored."""
-        segments = self.store._job(job_id).ledger  # noqa: SLF001
+        segments = self.store._job(job_id).ledger
         return b"".join(segment.codes for _, segment in sorted(segments.items()))
 
     # Starting and waiting.

@@ -1,4 +1,4 @@
-"""Decisions are journalled, carried out, and repeated after a crash only where the ledger still shows what they answer."""
+"""Decisions are journalled, carried out, and after a crash repeated only where the ledger still shows them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def assigned(*ordinals: int) -> Ledger:
     return ledger
 
 
-def decided(ledger: Ledger, journal: tuple[JournalEntry, ...], *, keep: bool = True, documented: object = ()) -> Effects:
+def decided(
+    ledger: Ledger, journal: tuple[JournalEntry, ...], *, keep: bool = True, documented: object = ()
+) -> Effects:
     return carry_out(
         ledger,
         journal,
@@ -99,7 +101,8 @@ def test_what_was_carried_out_in_part_is_finished() -> None:
     ledger = assigned(0, 1, 2, 3)
     ledger.settle(0, StepCode.COMPLETED_SUCCESSFULLY)
     effects = decided(ledger, all_of_them())
-    assert effects.results == [] and [one.outcome.ordinal for one in effects.failures] == [2, 3]
+    assert effects.results == []
+    assert [one.outcome.ordinal for one in effects.failures] == [2, 3]
 
 
 def test_results_are_kept_only_where_the_job_asks_for_it() -> None:
@@ -138,4 +141,5 @@ def test_a_pending_retry_that_a_stop_counts_leaves_a_record_of_failure() -> None
     entry = JournalEntry(Decision.FAILED, None, (1,), (2,), left=StepCode.AWAITING_RETRY)
     effects = decided(ledger, (entry,))
     assert ledger.counts().failed == 1
-    assert [one.outcome.ordinal for one in effects.failures] == [1] and effects.closed == [(1, Run(1, 99))]
+    assert [one.outcome.ordinal for one in effects.failures] == [1]
+    assert effects.closed == [(1, Run(1, 99))]

@@ -33,8 +33,11 @@ def test_names_are_made_from_the_run_and_tell_what_the_host_is() -> None:
 
 def test_a_warm_host_serves_kinds_that_want_the_same_actor() -> None:
     table = warm()
-    assert table.has_idle(0) and table.has_idle(1) and not table.has_idle(2)
-    assert table.take_idle(1) == HOST and table.take_idle(1) is None
+    assert table.has_idle(0)
+    assert table.has_idle(1)
+    assert not table.has_idle(2)
+    assert table.take_idle(1) == HOST
+    assert table.take_idle(1) is None
 
 
 def test_a_host_that_is_starting_counts_until_it_is_up_or_gone() -> None:
@@ -42,7 +45,8 @@ def test_a_host_that_is_starting_counts_until_it_is_up_or_gone() -> None:
     table.add(HostView(HOST, 0, HostPhase.STARTING))
     assert table.starting == 1
     table.drop(HOST)
-    assert table.starting == 0 and table.drop(HOST) is None
+    assert table.starting == 0
+    assert table.drop(HOST) is None
 
 
 def test_hosts_that_the_next_stage_has_no_use_for_are_named() -> None:
@@ -55,5 +59,6 @@ def test_a_host_is_idle_for_too_long_exactly_when_it_said_so(now: float) -> None
     """Seen once: rounding put one behind the other, and the job asked for the same moment again, at full speed."""
     table = warm(now)
     end = table.next_idle_end
-    assert end is not None and end == now + MAX_IDLE_SECONDS
+    assert end is not None
+    assert end == now + MAX_IDLE_SECONDS
     assert table.idle_until(end) == [HOST]

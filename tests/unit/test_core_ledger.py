@@ -37,7 +37,8 @@ def test_a_settled_step_is_counted_in_its_stage_and_in_all() -> None:
     ledger.settle(1, StepCode.FAILED)
     assert ledger.counts() == Counts(succeeded=1, failed=1)
     assert [(s.stage, s.total, s.succeeded, s.failed) for s in ledger.stage_counts()] == [(-3, 1, 0, 1), (10, 2, 1, 0)]
-    assert ledger.open_steps() == 1 and ledger.open_steps(-3) == 0
+    assert ledger.open_steps() == 1
+    assert ledger.open_steps(-3) == 0
 
 
 def test_a_final_step_is_not_settled_again() -> None:
@@ -53,7 +54,8 @@ def test_only_segments_that_changed_are_saved_each_under_its_next_number() -> No
     ledger.assign(group(1, (3, 4)))
     first = ledger.take_changes(fence=7)
     assert [(s.index, s.fence, s.save) for s in first] == [(0, 7, 1), (1, 7, 1)]
-    assert not ledger.is_dirty and ledger.take_changes(7) == ()
+    assert not ledger.is_dirty
+    assert ledger.take_changes(7) == ()
     ledger.settle(4, StepCode.COMPLETED_SUCCESSFULLY)
     assert [(s.index, s.save) for s in ledger.take_changes(7)] == [(1, 2)]
 
@@ -82,7 +84,8 @@ def test_a_moved_step_belongs_to_its_new_run_only() -> None:
     ledger.assign(group(2, (0,)))
     assert [(g.run, g.ordinals) for g in ledger.groups()] == [(Run(1, 1), (1,)), (Run(1, 2), (0,))]
     ledger.settle(1, StepCode.COMPLETED_SUCCESSFULLY)
-    assert ledger.is_run_over(Run(1, 1)) and not ledger.is_run_over(Run(1, 2))
+    assert ledger.is_run_over(Run(1, 1))
+    assert not ledger.is_run_over(Run(1, 2))
 
 
 def _by_run(one: Group) -> Run:

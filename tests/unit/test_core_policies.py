@@ -64,7 +64,8 @@ def test_groups_shrink_at_once_when_steps_turn_out_long() -> None:
         sizer.learn(sizer.size, sizer.size * 0.001)
     grown = sizer.size
     sizer.learn(1, 60.0)
-    assert grown > 50 and sizer.size == 1
+    assert grown > 50
+    assert sizer.size == 1
 
 
 def test_the_last_steps_are_shared_out() -> None:

@@ -28,14 +28,16 @@ def test_a_start_is_settled_when_each_host_of_the_first_window_is_up_or_waits(wa
     assert watch.report(101.0) is None
     watch.waited(B)
     report = watch.report(101.1)
-    assert report is not None and report.error == ""
+    assert report is not None
+    assert report.error == ""
 
 
 def test_it_is_said_only_once(watch: StartWatch) -> None:
     watch.created(A, 100.0)
     watch.came_up(A)
     assert watch.report(101.0) is not None
-    assert watch.report(102.0) is None and watch.wake_at is None
+    assert watch.report(102.0) is None
+    assert watch.wake_at is None
 
 
 def test_hosts_made_later_are_not_waited_for(watch: StartWatch) -> None:
@@ -50,7 +52,8 @@ def test_a_job_without_a_slot_waits_for_one_and_has_started(watch: StartWatch) -
     assert wake_at is not None
     assert watch.report(wake_at - 0.001) is None
     report = watch.report(wake_at)
-    assert report is not None and report.error == ""
+    assert report is not None
+    assert report.error == ""
 
 
 @pytest.mark.parametrize("begin", [2.0190962279027, 1000.0180436456288, 1e6 + 0.1])
@@ -58,7 +61,8 @@ def test_when_it_wants_to_be_woken_it_has_something_to_say(begin: float) -> None
     """Seen once: a rounded sum made the job ask for the same moment again and again, at full speed."""
     document = JobDocument(JobId("j"), "J", CodeRef("m", "J"), None, None, JobsOptions(), AT, AT)
     watch = StartWatch(document, begin)
-    assert watch.wake_at is not None and watch.report(watch.wake_at) is not None
+    assert watch.wake_at is not None
+    assert watch.report(watch.wake_at) is not None
 
 
 def test_some_that_failed_are_told_while_the_job_runs(watch: StartWatch) -> None:
@@ -79,7 +83,8 @@ def test_none_that_came_up_is_an_error_once_the_job_is_over(watch: StartWatch) -
     assert watch.report(101.0) is None
     watch.completed()
     report = watch.report(101.5)
-    assert report is not None and report.error == StartJobReason.ALL_JOB_STEPS_FAILED_STARTING
+    assert report is not None
+    assert report.error == StartJobReason.ALL_JOB_STEPS_FAILED_STARTING
 
 
 def test_the_answer_comes_at_the_deadline_whatever_is_still_pending(watch: StartWatch) -> None:
@@ -93,4 +98,5 @@ def test_details_are_bounded(watch: StartWatch) -> None:
         watch.step_failed(str(i), "no")
     watch.completed()
     report = watch.report(100.0)
-    assert report is not None and len(report.details) == 20
+    assert report is not None
+    assert len(report.details) == 20

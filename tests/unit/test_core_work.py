@@ -33,19 +33,25 @@ def test_a_step_whose_host_died_goes_first_and_alone() -> None:
     waiting.ripen(2.0)
     waiting.put_single(9, 1)
     first, second = waiting.take(10, 1), waiting.take(10, 1)
-    assert first is not None and first.ordinals == (9,) and first.is_single
-    assert second is not None and (second.ordinals, second.attempts) == ((5,), (2,))
+    assert first is not None
+    assert first.ordinals == (9,)
+    assert first.is_single
+    assert second is not None
+    assert (second.ordinals, second.attempts) == ((5,), (2,))
 
 
 def test_a_retry_is_not_due_before_its_time_and_then_goes_before_fresh_steps() -> None:
     waiting = queue((OWN,), [0] * 8)
     waiting.put_retry(7, 3, due=100.0)
     waiting.ripen(99.9)
-    assert waiting.next_due == 100.0 and waiting.take(1, 1).ordinals == (0,)  # type: ignore[union-attr]
+    assert waiting.next_due == 100.0
+    assert waiting.take(1, 1).ordinals == (0,)
     waiting.ripen(100.0)
-    assert waiting.next_due is None and waiting.retries == 1
+    assert waiting.next_due is None
+    assert waiting.retries == 1
     batch = waiting.take(1, 1)
-    assert batch is not None and (batch.ordinals, batch.attempts) == ((7,), (3,))
+    assert batch is not None
+    assert (batch.ordinals, batch.attempts) == ((7,), (3,))
 
 
 def test_retries_are_due_in_the_order_of_their_times() -> None:
@@ -95,10 +101,12 @@ def test_steps_that_were_settled_out_of_turn_are_passed_over() -> None:
     ledger.settle(0, StepCode.STOPPED)
     ledger.assign(Group(HostId("o1.1"), Run(1, 1), 1, (1,), (1,)))
     batch = waiting.take(10, 1)
-    assert batch is not None and batch.ordinals == (2,)
+    assert batch is not None
+    assert batch.ordinals == (2,)
 
 
 def test_a_step_that_runs_again_bears_its_attempt() -> None:
     """After a retry of failed steps the ledger shows them as prepared; their next attempt is known."""
     batch = queue((OWN,), [0], attempts={0: 4}).take(1, 1)
-    assert batch is not None and batch.attempts == (4,)
+    assert batch is not None
+    assert batch.attempts == (4,)
