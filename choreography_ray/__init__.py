@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from choreography_ray.context import BlockingStepContext, StepContext
+from choreography_ray.authoring.context import BlockingStepContext, StepContext
+from choreography_ray.authoring.result import JobStepResult
 from choreography_ray.errors import (
     CallbackReason,
     CallbackRejected,
@@ -53,7 +54,6 @@ from choreography_ray.model import (
     StepRecord,
 )
 from choreography_ray.options import ClusterOptions, JobsOptions
-from choreography_ray.result import JobStepResult
 from choreography_ray.step import JobStep, JobStepState
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from pydantic import BaseModel
 
-from choreography_ray import authoring
-from choreography_ray.bridge import await_on, block_on
+from choreography_ray.authoring import checks
+from choreography_ray.authoring.bridge import await_on, block_on
+from choreography_ray.authoring.result import JobStepResult
 from choreography_ray.errors import InvalidId, InvalidJobType
 from choreography_ray.model import (
     MAX_ID_BYTES,
@@ -24,7 +25,6 @@ from choreography_ray.model import (
     StepId,
 )
 from choreography_ray.options import JobsOptions
-from choreography_ray.result import JobStepResult
 from choreography_ray.step import JobStep
 
 HOOKS: Mapping[str, tuple[str, ...]] = {
@@ -83,7 +83,7 @@ class JobRuntime(Protocol):
         ...
 
 
-class Job(Generic[TRequest, TState], metaclass=authoring.Authored):
+class Job(Generic[TRequest, TState], metaclass=checks.Authored):
     """A durable unit of work, spread over steps. Derive from it with request and state type [S2].
 
     The class is checked when Python makes it: `InvalidJobType` says what cannot work. Hooks run one at a time, each
@@ -165,16 +165,16 @@ class Job(Generic[TRequest, TState], metaclass=authoring.Authored):
         Raises `InvalidJobType` when the class or the request cannot be used, `InvalidId` for an id that is not text of
         1 to 1,024 UTF-8 bytes.
         """
-        authoring.require_subclass(authoring.type_title(type(self)), "create_step", step_class, JobStep)
-        title = authoring.type_title(step_class)
+        checks.require_subclass(checks.type_title(type(self)), "create_step", step_class, JobStep)
+        title = checks.type_title(step_class)
         if not step_class.is_concrete:
             raise InvalidJobType(title, "it is abstract: derive from it and give it all types and methods")
         if not isinstance(request, step_class.request_type):
             wanted, got = step_class.request_type.__name__, type(request).__name__
             raise InvalidJobType(title, f"its request must be a {wanted}, not a {got}")
-        authoring.require_kind(title, "the stage", stage, int)
+        checks.require_kind(title, "the stage", stage, int)
         if ray_options is not None:
-            authoring.check_ray_options(title, ray_options)
+            checks.check_ray_options(title, ray_options)
         return StepDetails(
             step_class=step_class,
             request=request,
@@ -251,20 +251,20 @@ class Job(Generic[TRequest, TState], metaclass=authoring.Authored):
     @classmethod
     def _check_definition(cls) -> None:
         """Raise `InvalidJobType` when the class cannot work; else set what is derived from its definition."""
-        title = authoring.type_title(cls)
-        arguments = authoring.resolve_arguments(cls, Job)
+        title = checks.type_title(cls)
+        arguments = checks.resolve_arguments(cls, Job)
         if any(isinstance(argument, TypeVar) for argument in arguments):
             raise InvalidJobType(title, "it names no types: derive from Job[Request, State]")
-        cls.request_type = authoring.require_model(cls, "request", arguments[0], BaseModel)
-        cls.state_type = authoring.require_model(cls, "state", arguments[1], JobState)  # type: ignore[assignment]
-        authoring.require_defaults(cls, cls.state_type)
-        authoring.require_no_arguments(cls)
+        cls.request_type = checks.require_model(cls, "request", arguments[0], BaseModel)
+        cls.state_type = checks.require_model(cls, "state", arguments[1], JobState)  # type: ignore[assignment]
+        checks.require_defaults(cls, cls.state_type)
+        checks.require_no_arguments(cls)
         for hook, parameters in HOOKS.items():
-            authoring.require_method(cls, hook, parameters, Job, required=hook == "prepare_steps")
-        authoring.require_annotation(cls, "prepare_steps", 0, cls.request_type, "the request type")
+            checks.require_method(cls, hook, parameters, Job, required=hook == "prepare_steps")
+        checks.require_annotation(cls, "prepare_steps", 0, cls.request_type, "the request type")
         for name, kind in _OPTIONAL_ATTRIBUTES.items():
             if (value := getattr(cls, name)) is not None:
-                authoring.require_kind(title, name, value, kind)
+                checks.require_kind(title, name, value, kind)
         if cls.type_name == "":
             raise InvalidJobType(title, "type_name is empty")
 
@@ -312,7 +312,7 @@ def bind_job(
 ) -> Job[Any, Any]:
     """An instance for the engine to call hooks on. Without `state` it has a fresh one."""
     if not job_class.is_concrete:
-        raise InvalidJobType(authoring.type_title(job_class), "it is abstract: derive from it and give it all types")
+        raise InvalidJobType(checks.type_title(job_class), "it is abstract: derive from it and give it all types")
     job = job_class()
     job.bind(runtime)
     job.request = request

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import BaseModel
 
-from choreography_ray import authoring
-from choreography_ray.cancellation import AsyncCancellation, BlockingCancellation, Cancellation
-from choreography_ray.context import BlockingStepContext, ResultsPage, StepContext, StepRuntime
+from choreography_ray.authoring import checks
+from choreography_ray.authoring.cancellation import AsyncCancellation, BlockingCancellation, Cancellation
+from choreography_ray.authoring.context import BlockingStepContext, ResultsPage, StepContext, StepRuntime
+from choreography_ray.authoring.result import JobStepResult, ResultKind, describe_exception
 from choreography_ray.errors import InvalidJobType
 from choreography_ray.model import StepHosting
-from choreography_ray.result import JobStepResult, ResultKind, describe_exception
 
 __all__ = [
     "AsyncCancellation",
@@ -42,7 +42,7 @@ TResult = TypeVar("TResult")
 TState = TypeVar("TState", bound=JobStepState)
 
 
-class JobStep(Generic[TRequest, TResult, TState], metaclass=authoring.Authored):
+class JobStep(Generic[TRequest, TResult, TState], metaclass=checks.Authored):
     """One independently failing piece of a job. Derive from it with request, result and state type [S2].
 
     The class is checked when Python makes it: `InvalidJobType` says what cannot work. A class that leaves type
@@ -104,33 +104,33 @@ class JobStep(Generic[TRequest, TResult, TState], metaclass=authoring.Authored):
     @classmethod
     def _check_definition(cls) -> None:
         """Raise `InvalidJobType` when the class cannot work; else set what is derived from its definition."""
-        title = authoring.type_title(cls)
-        arguments = authoring.resolve_arguments(cls, JobStep)
+        title = checks.type_title(cls)
+        arguments = checks.resolve_arguments(cls, JobStep)
         if any(isinstance(argument, TypeVar) for argument in arguments):
             raise InvalidJobType(title, "it names no types: derive from JobStep[Request, Result, State]")
-        cls.request_type = authoring.require_model(cls, "request", arguments[0], BaseModel)
-        cls.state_type = authoring.require_model(cls, "state", arguments[2], JobStepState)  # type: ignore[assignment]
-        authoring.require_defaults(cls, cls.state_type)
-        authoring.require_no_arguments(cls)
-        authoring.require_method(cls, "prepare_step", ("request",), JobStep)
-        authoring.require_method(cls, "initialize_state", ("request",), JobStep, required=True)
-        authoring.require_method(cls, "perform_step", ("state", "context"), JobStep, required=True)
-        authoring.require_method(cls, "create_cancelled_result", ("state",), JobStep)
+        cls.request_type = checks.require_model(cls, "request", arguments[0], BaseModel)
+        cls.state_type = checks.require_model(cls, "state", arguments[2], JobStepState)  # type: ignore[assignment]
+        checks.require_defaults(cls, cls.state_type)
+        checks.require_no_arguments(cls)
+        checks.require_method(cls, "prepare_step", ("request",), JobStep)
+        checks.require_method(cls, "initialize_state", ("request",), JobStep, required=True)
+        checks.require_method(cls, "perform_step", ("state", "context"), JobStep, required=True)
+        checks.require_method(cls, "create_cancelled_result", ("state",), JobStep)
         if inspect.isgeneratorfunction(cls.perform_step) or inspect.isasyncgenfunction(cls.perform_step):
             raise InvalidJobType(title, "perform_step returns its result once: it cannot yield")
         cls.is_async = inspect.iscoroutinefunction(cls.perform_step)
         for method in ("prepare_step", "initialize_state"):
-            authoring.require_annotation(cls, method, 0, cls.request_type, "the request type")
+            checks.require_annotation(cls, method, 0, cls.request_type, "the request type")
         for method in ("perform_step", "create_cancelled_result"):
-            authoring.require_annotation(cls, method, 0, cls.state_type, "the state type")
+            checks.require_annotation(cls, method, 0, cls.state_type, "the state type")
         context: type = StepContext if cls.is_async else BlockingStepContext
-        authoring.require_annotation(cls, "perform_step", 1, context, "what it gets")
-        authoring.check_ray_options(title, cls.ray_options)
-        authoring.require_kind(title, "hosting", cls.hosting, StepHosting)
-        authoring.require_kind(title, "steps_per_actor", cls.steps_per_actor, int)
+        checks.require_annotation(cls, "perform_step", 1, context, "what it gets")
+        checks.check_ray_options(title, cls.ray_options)
+        checks.require_kind(title, "hosting", cls.hosting, StepHosting)
+        checks.require_kind(title, "steps_per_actor", cls.steps_per_actor, int)
         if cls.steps_per_actor < 1:
             raise InvalidJobType(title, f"steps_per_actor must be at least 1, not {cls.steps_per_actor}")
         if cls.step_timeout is not None:
-            authoring.require_kind(title, "step_timeout", cls.step_timeout, timedelta)
+            checks.require_kind(title, "step_timeout", cls.step_timeout, timedelta)
             if cls.step_timeout <= timedelta(0):
                 raise InvalidJobType(title, "step_timeout must be positive: None means no bound")

@@ -19,7 +19,7 @@ from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import THROTTLE, job_actor
 from choreography_ray.actors.ray_api import find
 from choreography_ray.actors.throttle import throttle_handle
-from choreography_ray.authoring import require_subclass
+from choreography_ray.authoring.checks import require_subclass
 from choreography_ray.client.cluster import RayCluster, embedded_url
 from choreography_ray.client.handle import AsyncJobHandle
 from choreography_ray.code import describe_code

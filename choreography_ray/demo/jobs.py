@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from choreography_ray.authoring.result import JobStepResult
 from choreography_ray.demo import index
 from choreography_ray.job import Job, JobState, StepDetails
 from choreography_ray.model import StepHosting
-from choreography_ray.result import JobStepResult
 from choreography_ray.step import BlockingStepContext, JobStep, JobStepState
 
 SURVEY_STAGE, INDEX_STAGE, PUBLISH_STAGE = 0, 10, 20

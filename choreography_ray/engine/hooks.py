@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from choreography_ray.authoring.result import JobStepResult, describe_exception, plain_value
 from choreography_ray.codec import decode, encode
 from choreography_ray.core.commands import ReportedOutcome
 from choreography_ray.core.events import (
@@ -27,7 +28,6 @@ from choreography_ray.job import Job, JobRuntime, bind_job, is_overridden
 from choreography_ray.model import AttemptRecord, StageFailureBehavior
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import Failure, Outcome, OutcomeKind, Payload
-from choreography_ray.result import JobStepResult, describe_exception, plain_value
 from choreography_ray.step import JobStep
 
 log = logging.getLogger(__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+from choreography_ray.authoring.result import describe_exception
 from choreography_ray.codec import decode, encode
 from choreography_ray.core.ledger import Ledger, split
 from choreography_ray.engine.hooks import Hooks
@@ -24,7 +25,6 @@ from choreography_ray.records import (
     PreparedSegment,
     StepKind,
 )
-from choreography_ray.result import describe_exception
 from choreography_ray.storage.protocol import JobStorage
 
 MAX_KINDS = 65_535

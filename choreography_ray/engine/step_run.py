@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from choreography_ray.cancellation import Cancellation
+from choreography_ray.authoring.cancellation import Cancellation
+from choreography_ray.authoring.context import BlockingStepContext, ResultsPage, StepContext
+from choreography_ray.authoring.result import JobStepResult, ResultKind, describe_exception, plain_value
 from choreography_ray.codec import decode, encode
-from choreography_ray.context import BlockingStepContext, ResultsPage, StepContext
 from choreography_ray.engine.ports import Loaded, StepWork, UserCode, Whereabouts
 from choreography_ray.engine.writes import Writer
 from choreography_ray.errors import CallbackReason, CallbackRejected, Fenced, NotStorable, StepTimedOut, TooLarge
 from choreography_ray.model import JobId, StepId
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import Failure, Outcome, OutcomeKind, Payload, Run, StepDocument
-from choreography_ray.result import JobStepResult, ResultKind, describe_exception, plain_value
 from choreography_ray.step import JobStep
 from choreography_ray.storage.protocol import JobStorage
 

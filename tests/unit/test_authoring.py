@@ -15,8 +15,9 @@ from typing import Any, Generic, TypeVar
 import pytest
 from pydantic import BaseModel
 
-from choreography_ray.cancellation import AsyncCancellation, BlockingCancellation, Cancellation
-from choreography_ray.context import BlockingStepContext, ResultsPage, StepContext
+from choreography_ray.authoring.cancellation import AsyncCancellation, BlockingCancellation, Cancellation
+from choreography_ray.authoring.context import BlockingStepContext, ResultsPage, StepContext
+from choreography_ray.authoring.result import MAX_MESSAGE, MAX_TRACEBACK, JobStepResult
 from choreography_ray.errors import (
     CallbackReason,
     CallbackRejected,
@@ -37,7 +38,6 @@ from choreography_ray.job import (
 )
 from choreography_ray.model import JobId, Progress, StepHosting, StepId
 from choreography_ray.options import JobsOptions
-from choreography_ray.result import MAX_MESSAGE, MAX_TRACEBACK, JobStepResult
 from choreography_ray.step import JobStep, JobStepState
 
 

@@ -16,11 +16,11 @@ from pydantic import BaseModel
 
 from choreography_ray import code as code_module
 from choreography_ray.code import describe_code, load_code
+from choreography_ray.code.ownership import is_installed
 from choreography_ray.codec import decode, encode
 from choreography_ray.demo.jobs import IndexRequest, IndexStandardLibrary
 from choreography_ray.errors import InvalidJobType, UnknownJobType
 from choreography_ray.job import Job, JobState
-from choreography_ray.ownership import is_installed
 from choreography_ray.records import CodeRef
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from pydantic import BaseModel, RootModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from choreography_ray.codec_forms import Decode, Encode, Refusal, is_harmless_key
+from choreography_ray.codec.forms import Decode, Encode, Refusal, is_harmless_key
 from choreography_ray.records import Payload
 
 EncodeFields = Callable[[Any, dict[str, Payload], Encode, int], Payload]

@@ -17,12 +17,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from choreography_ray.capture import capture, restore
+from choreography_ray.code.capture import capture, restore
+from choreography_ray.code.fingerprint import fingerprint
+from choreography_ray.code.ownership import defined_classes, is_installed, user_modules
 from choreography_ray.errors import InvalidJobType, UnknownJobType
-from choreography_ray.fingerprint import fingerprint
 from choreography_ray.job import Job, label_of
 from choreography_ray.options import Settings
-from choreography_ray.ownership import defined_classes, is_installed, user_modules
 from choreography_ray.records import CodeRef
 from choreography_ray.step import JobStep
 

@@ -26,8 +26,8 @@ import cloudpickle.cloudpickle
 from pydantic import BaseModel
 from pydantic.dataclasses import rebuild_dataclass
 
+from choreography_ray.code.ownership import functions_of
 from choreography_ray.errors import InvalidJobType
-from choreography_ray.ownership import functions_of
 
 if TYPE_CHECKING:
     _CloudPickler = pickle.Pickler

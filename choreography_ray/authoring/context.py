@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextvars import ContextVar
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar, cast, overload
 
-from choreography_ray.bridge import await_on, block_on
-from choreography_ray.cancellation import AsyncCancellation, BlockingCancellation, Cancellation
+from choreography_ray.authoring.bridge import await_on, block_on
+from choreography_ray.authoring.cancellation import AsyncCancellation, BlockingCancellation, Cancellation
 from choreography_ray.errors import CallbackReason, CallbackRejected, NestedCallback
 from choreography_ray.model import JobId, StepId
 

@@ -21,8 +21,8 @@ from typing import Any, cast
 
 import bson
 
-from choreography_ray.codec_classes import ClassForm, UnreadableClass, encode_ref, form_of, resolve_ref
-from choreography_ray.codec_forms import (
+from choreography_ray.codec.classes import ClassForm, UnreadableClass, encode_ref, form_of, resolve_ref
+from choreography_ray.codec.forms import (
     DECODERS,
     ENCODERS,
     TAG,

@@ -1,0 +1,1 @@
+"""What stands behind the classes that users derive from: their checks, contexts, results and cancellation."""
