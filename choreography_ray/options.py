@@ -20,7 +20,7 @@ class JobsOptions(BaseModel):
     max_concurrent_step_starts: int = Field(default=16, ge=1)
     """How many hosts a job starts at the same time. At least 1."""
     start_timeout: timedelta = _s(30)
-    """How long `start` waits for the first window. Zero: it returns once the job record is durable."""
+    """How long `start` waits for the first window, once all steps are prepared. Zero: not at all."""
     max_active_steps_per_job: int | None = None
     """The active window in steps. None: what keeps the slots busy. Below 1 means 1 [S5.6]."""
     max_step_attempts: int = Field(default=1, ge=1)

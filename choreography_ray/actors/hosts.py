@@ -162,7 +162,7 @@ class RayHosts:
         """Until the host has asked for its lease: True. False: it never will, and that was told."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        has_waited = False
+        waits_since: float | None = None
         while not known.came_up.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
@@ -174,13 +174,15 @@ class RayHosts:
             if info.is_gone:
                 await self._start_failed(host, known, info)
                 return False
-            waited = loop.time() - began
-            if not info.worker_id and waited >= WAITING_SECONDS and not has_waited:
-                # Where there is room for it its runtime_env is being made or its process begins: either may fail.
-                has_waited = not await self._is_there_room(options)
-                if has_waited:
-                    self._engine.post(e.HostWaited(host))
-            if not info.worker_id and waited >= self._placement and not known.is_withdrawn:
+            if info.worker_id or known.is_withdrawn or loop.time() < began + WAITING_SECONDS:
+                continue
+            # Where there is room for it its runtime_env is being made or its process begins: either may take its time.
+            if await self._is_there_room(options):
+                waits_since = None
+            elif waits_since is None:
+                waits_since = loop.time()
+                self._engine.post(e.HostWaited(host))
+            elif loop.time() >= waits_since + self._placement:
                 known.is_withdrawn = True
                 await self._kill(known)
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -24,7 +25,7 @@ from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.ports import HostsPort, Lease, ThrottlePort
 from choreography_ray.engine.rest import RequestKind
 from choreography_ray.engine.writes import Writer
-from choreography_ray.errors import Fenced, JobNotFound
+from choreography_ray.errors import Fenced, JobNotFound, UnknownJobType
 from choreography_ray.model import HostId, JobId, JobStatus
 from choreography_ray.records import OutcomeDocument
 
@@ -94,7 +95,7 @@ class JobActor:
         try:
             status = await self._run()
             self._ended.set_result(status)
-        except (Fenced, JobNotFound) as over:
+        except (Fenced, JobNotFound, UnknownJobType) as over:
             log.warning("this actor ends: %s", over)
             self._ended.set_exception(over)
         except Exception as error:
@@ -102,7 +103,7 @@ class JobActor:
             log.exception("the actor of job %s is broken and begins anew", self._job_id)
             self._ended.set_exception(error)
             await self._drain_calls()
-            raise SystemExit(1) from error
+            os._exit(1)
         finally:
             self._ended.exception()
         await self._drain_calls()

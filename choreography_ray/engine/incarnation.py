@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -72,6 +73,7 @@ class Incarnation:
         self._has_ended = False
         """The job has ended, not only this incarnation of its actor: its hosts may go."""
         self._desk = Desk()
+        self._over: Exception = Fenced(job_id)
         self._rest: Rest | None = None
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[ReportStart] = self.loop.create_future()
@@ -133,10 +135,11 @@ class Incarnation:
     async def request(self, what: RequestKind) -> str | int:
         """Somebody asks for a change of the job; the answer, once what it says is durable [S9].
 
-        Raises `Fenced` when this incarnation cannot answer any more: ask the next one.
+        Raises `Fenced` when this incarnation cannot answer any more: ask the next one. Raises `UnknownJobType` when
+        the job's code cannot be loaded, and nothing is done.
         """
         if self._is_over:
-            raise Fenced(self.job_id)
+            raise self._over
         if self._engine is not None:
             return await self._engine.request(_EVENTS[what])
         return await self._desk.ask(what)
@@ -159,14 +162,22 @@ class Incarnation:
             self._has_ended = True
             return status
         except UnknownJobType as error:
+            self._over = error
+            await self._record(error)
             self._answer(ReportStart(StartJobReason.UNKNOWN, (str(error),)))
             raise
         finally:
             self._is_over = True
-            self._desk.close(Fenced(self.job_id))
+            self._desk.close(self._over)
             self._confirmation.close()
             if not self.started.done():
                 self.started.set_result(ReportStart(StartJobReason.UNKNOWN, ("the job actor ended",)))
+
+    async def _record(self, error: UnknownJobType) -> None:
+        """Show on the job why it does not go on. Its status stays: it goes on once its code can be loaded [S13]."""
+        assert self._job is not None
+        with contextlib.suppress(Fenced):
+            await self._job.change(error=str(error))
 
     async def _take_over(self) -> JobDocument:
         fence = await self._raise_fence()
