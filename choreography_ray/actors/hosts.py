@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,8 @@ class _Host:
     is_ended: bool = False
     is_withdrawn: bool = False
     is_killed: bool = False
+    answered_at: float = -math.inf
+    """When this incarnation last renewed its lease: nobody may take it for dead by silence before that has run out."""
     created: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -112,6 +115,7 @@ class RayHosts:
         known = self._hosts.get(host)
         if known is not None:
             known.worker_id, known.node_id = worker_id, node_id
+            known.answered_at = asyncio.get_running_loop().time()
             known.came_up.set()
 
     async def close(self) -> None:
@@ -247,7 +251,7 @@ class RayHosts:
     async def _is_confirmed_dead(self, known: _Host, since: float) -> bool:
         """Ask the worker table until it says dead, or lease and margin have passed; False: the process lives."""
         loop = asyncio.get_running_loop()
-        while loop.time() < since + self._patience:
+        while loop.time() < max(since, known.answered_at) + self._patience:
             try:
                 fate = await self._tables.fate(known.worker_id, known.node_id)
             except Exception as error:  # noqa: BLE001 - a GCS that does not answer says nothing

@@ -93,21 +93,21 @@ class JobActor:
 
     async def _live(self) -> None:
         try:
-            status = await self._run()
-            self._ended.set_result(status)
-        except (Fenced, JobNotFound, UnknownJobType) as over:
+            self._ended.set_result(await self._run())
+        except (JobNotFound, UnknownJobType) as over:
             log.warning("this actor ends: %s", over)
             self._ended.set_exception(over)
         except Exception as error:
-            # The next incarnation goes on from what is stored; Ray makes it because this process fails.
-            log.exception("the actor of job %s is broken and begins anew", self._job_id)
+            # Whatever broke, and also when fenced: if this is the actor's current process Ray makes a new one, which
+            # goes on from what is stored; if it is an old one that woke up, nothing but itself may end.
+            log.exception("this process of the actor of job %s ends", self._job_id)
             self._ended.set_exception(error)
             await self._drain_calls()
             os._exit(1)
         finally:
             self._ended.exception()
         await self._drain_calls()
-        await asyncio.to_thread(self._leave)
+        await self._leave()
 
     async def _run(self) -> JobStatus:
         storage = self._connection.storage()
@@ -132,6 +132,7 @@ class JobActor:
             clock,
             ports,
             lease,
+            self._is_current,
         )
         self._begun.set()
         try:
@@ -147,9 +148,19 @@ class JobActor:
         await self._quiet.wait()
         await asyncio.sleep(REPLY_SECONDS)
 
-    def _leave(self) -> None:
-        with contextlib.suppress(ValueError):
-            end(find(job_actor(self._job_id), self._connection.ray_namespace))
+    async def _leave(self) -> None:
+        """End this actor for good, unless it is no more than an old process of one that lives on."""
+        if await self._is_current():
+            with contextlib.suppress(ValueError):
+                me = await asyncio.to_thread(find, job_actor(self._job_id), self._connection.ray_namespace)
+                await asyncio.to_thread(end, me)
+        os._exit(0)
+
+    async def _is_current(self) -> bool:
+        """Whether the GCS takes this process for the actor's [S10.1]. Raises when it does not answer."""
+        place = here()
+        row = await RayTables().actor(place.actor_id)
+        return row is not None and row.worker_id == place.worker_id and not row.is_gone
 
     @contextlib.asynccontextmanager
     async def _call(self) -> AsyncGenerator[Incarnation]:
