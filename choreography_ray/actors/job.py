@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 GOODBYE_SECONDS = 1.0
 """How long the throttle may take to hear that a finished job holds nothing; else it finds out by itself."""
+LAST_SECONDS = 10.0
+"""How long Ray may take to end a process that asked for it."""
 REPLY_SECONDS = 0.2
 """What a finished actor gives its last replies to leave the process."""
 
@@ -45,6 +47,7 @@ class RayThrottle:
         self._engine = engine
         self._worker_id = here().worker_id
         self._handle: Any = None
+        self._failed: Exchange | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send(self, message: Exchange) -> None:
@@ -57,6 +60,10 @@ class RayThrottle:
         """Give the last statement, that nothing is held, time to arrive."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=GOODBYE_SECONDS)
+        if self._failed is not None:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(GOODBYE_SECONDS):
+                    await self._send(self._failed)
 
     async def _send(self, message: Exchange) -> None:
         try:
@@ -66,8 +73,10 @@ class RayThrottle:
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the next exchange says everything again
             log.info("exchange %s with the throttle failed: %s", message.n, error)
             self._handle = None
+            self._failed = message
             self._engine.post(e.ExchangeFailed(message.n))
         else:
+            self._failed = None
             if reply is not None:
                 self._engine.post(e.ThrottleReplied(reply))
 
@@ -150,11 +159,16 @@ class JobActor:
 
     async def _leave(self) -> None:
         """End this actor for good, unless it is no more than an old process of one that lives on."""
-        if await self._is_current():
-            with contextlib.suppress(ValueError):
-                me = await asyncio.to_thread(find, job_actor(self._job_id), self._connection.ray_namespace)
-                await asyncio.to_thread(end, me)
-        os._exit(0)
+        while True:
+            try:
+                if await self._is_current():
+                    me = await asyncio.to_thread(find, job_actor(self._job_id), self._connection.ray_namespace)
+                    await asyncio.to_thread(end, me)
+                    await asyncio.sleep(LAST_SECONDS)  # Ray ends this process meanwhile
+                os._exit(0)
+            except Exception as error:  # noqa: BLE001 - a GCS that does not answer says nothing: ask again
+                log.info("this actor cannot leave yet: %s", error)
+                await asyncio.sleep(1.0)
 
     async def _is_current(self) -> bool:
         """Whether the GCS takes this process for the actor's [S10.1]. Raises when it does not answer."""

@@ -31,7 +31,7 @@ from choreography_ray.core.slots import IncarnationDoubted, JobSlots
 from choreography_ray.core.stages import Stages
 from choreography_ray.core.stopping import Stopping
 from choreography_ray.errors import Fenced
-from choreography_ray.model import HostId, JobStatus
+from choreography_ray.model import HostId, JobStatus, StepHosting
 from choreography_ray.records import (
     JobDocument,
     Outcome,
@@ -125,7 +125,8 @@ class JobMachine:
         current = {group.host: group for group in sorted(groups, key=lambda group: group.run)}
         for group in current.values():
             kind = job.ledger.kind(group.ordinals[0])
-            job.hosts.add(HostView(group.host, kind, HostPhase.FOUND, group, len(group.ordinals) == 1))
+            is_single = job.ledger.kinds[kind].hosting is StepHosting.OWN_ACTOR
+            job.hosts.add(HostView(group.host, kind, HostPhase.FOUND, group, is_single))
         job.slots.restore(Held(group.host, group.run, group.width) for group in groups)
         for outcome_document in outcomes:
             self._take_document(outcome_document, time)
@@ -361,7 +362,7 @@ class JobMachine:
     def _close_turn(self, time: Instant) -> list[c.Command]:
         job = self._job
         turn = job.close_turn(time)
-        exchange = job.slots.exchange_due(time.now)
+        exchange = job.slots.exchange_due(time.now, is_last=job.is_finished)
         if exchange is not None:
             turn.say(c.SendExchange(exchange))
         self.wants_turn = turn.has_writes and not job.is_finished

@@ -159,12 +159,12 @@ class JobSlots:
             due = self._sent_at + self._spacing if self._is_waiting else -inf
         return max(due, self._not_before)
 
-    def exchange_due(self, now: float) -> Exchange | None:
-        """The exchange to send now, or None; it makes every earlier one void.
+    def exchange_due(self, now: float, *, is_last: bool = False) -> Exchange | None:
+        """The exchange to send now, or None; it makes every earlier one void. The last one need not wait its turn.
 
         Due after a release, a changed want, a used reply while more is wanted, a failure, and every third of a lease.
         """
-        if now < self.next_due():
+        if now < self.next_due() and not (is_last and self._is_speaking and self._has_news):
             return None
         self.n += 1
         self._sent_at = now

@@ -100,7 +100,15 @@ class HostEngine:
         loaded = await self._load_code(code)
         loop = asyncio.get_running_loop()
         return Surroundings(
-            self.job_id, self._storage, self._writer, loaded, options, self._user, loop, self._process.whereabouts
+            self.job_id,
+            self._storage,
+            self._writer,
+            loaded,
+            options,
+            self._user,
+            loop,
+            self._process.whereabouts,
+            self._process.end,
         )
 
     def accept(self, work: Work) -> bool:

@@ -41,6 +41,8 @@ class Surroundings:
     user: UserCode
     loop: asyncio.AbstractEventLoop
     whereabouts: Whereabouts
+    end: Callable[[], None]
+    """Ends the host's process."""
 
 
 class StepRun:
@@ -139,6 +141,8 @@ class StepRun:
         around = self._around
         refused = await around.writer.certain(lambda: around.storage.save_step_documents(self.job_id, [document]))
         if refused:
+            # Another run of this step has begun elsewhere: this process must not go on beside it.
+            around.end()
             raise Fenced(self.job_id)
         self._has_document = True
         self._stop_flusher()

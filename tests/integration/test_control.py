@@ -1,4 +1,4 @@
-"""Stop, drain, resume, retry and remove on real Ray: bodies that will not stop, both hostings, and what is left [S9]."""
+"""Stop, drain, resume, retry and remove on real Ray: bodies that will not stop, and what is left of them [S9]."""
 
 from __future__ import annotations
 
