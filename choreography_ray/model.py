@@ -171,7 +171,8 @@ class StepRecord(Frozen):
     stage: int = 0
     status: JobStepStatus = JobStepStatus.PREPARED
     attempt: int = 1
-    host: HostId | None = None
+    host: str | None = None
+    """The name of the actor that performs it: `ray.get_actor` finds it in the Ray namespace of the jobs [S14.1]."""
     retry_due: datetime | None = None
     failure: AttemptRecord | None = None
     attempts: tuple[AttemptRecord, ...] = ()

@@ -6,12 +6,13 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+from choreography_ray.actors.names import host_actor
 from choreography_ray.code import LoadedCode, load_code
 from choreography_ray.codec import decode
 from choreography_ray.core.ledger import recount, total
 from choreography_ray.engine.hooks import told
 from choreography_ray.errors import JobNotFound, StepNotFound
-from choreography_ray.model import HostId, JobId, JobRecord, JobStepStatus, StepId, StepRecord
+from choreography_ray.model import JobId, JobRecord, JobStepStatus, StepId, StepRecord
 from choreography_ray.progress import record_of
 from choreography_ray.records import (
     FailedStep,
@@ -86,7 +87,7 @@ class Reader:
             begin = index * document.plan.segment_steps
             failures = await self._failures(ledger.get(index), begin)
             for place, step in enumerate(page.steps):
-                record = _step_record(step, begin + place, place, kinds, ledger.get(index), own, failures)
+                record = _step_record(self.job_id, step, begin + place, place, kinds, ledger.get(index), own, failures)
                 if status is None or record.status is status:
                     yield record
 
@@ -144,6 +145,7 @@ def _with_counts(document: JobDocument, stages: Any, counts: Any) -> JobDocument
 
 
 def _step_record(
+    job_id: JobId,
     step: PlannedStep,
     ordinal: int,
     place: int,
@@ -166,7 +168,7 @@ def _step_record(
         stage=kind.stage,
         status=code.status,
         attempt=attempt,
-        host=HostId(group.host) if group else None,
+        host=host_actor(job_id, group.host) if group else None,
         retry_due=document.due if document and code is StepCode.AWAITING_RETRY else None,
         failure=attempts[-1] if attempts else None,
         attempts=attempts,

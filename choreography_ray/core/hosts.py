@@ -40,13 +40,16 @@ class HostView:
     @property
     def is_shared(self) -> bool:
         """It may take another group; an own actor's name begins otherwise."""
-        return self.host.startswith("s")
+        return self.host.startswith("shared-")
 
 
-def host_id(hosting: StepHosting, run: Run) -> HostId:
-    """The name of a host within its job, made from the run that it is created for: unique for ever [S10.1]."""
-    prefix = "s" if hosting is StepHosting.SHARED_ACTORS else "o"
-    return HostId(f"{prefix}{run.fence}.{run.counter}")
+def host_id(hosting: StepHosting, run: Run, ordinal: int) -> HostId:
+    """The name of a host within its job: unique for ever, as it bears the run that it is created for [S10.1].
+
+    An own actor is named after its step, by the step's ordinal [S14.2].
+    """
+    number = f"{run.fence}.{run.counter}"
+    return HostId(f"shared-{number}" if hosting is StepHosting.SHARED_ACTORS else f"step{ordinal}-{number}")
 
 
 class HostTable:

@@ -62,7 +62,7 @@ class Placing:
         kind = job.ledger.kinds[batch.kind]
         run = job.next_run()
         idle = job.hosts.take_idle(batch.kind) if kind.hosting is StepHosting.SHARED_ACTORS else None
-        host = idle or host_id(kind.hosting, run)
+        host = idle or host_id(kind.hosting, run, batch.ordinals[0])
         width = min(kind.steps_per_actor, len(batch.ordinals), job.slots.unused)
         group = Group(host, run, width, batch.ordinals, batch.attempts)
         job.ledger.assign(group)

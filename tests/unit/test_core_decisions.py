@@ -20,7 +20,7 @@ from choreography_ray.records import (
     StepKind,
 )
 
-HOST, RUN = HostId("s1.1"), Run(1, 1)
+HOST, RUN = HostId("shared-1.1"), Run(1, 1)
 KEY = OutcomeKey(HOST, RUN, 0)
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
 OUTCOMES = {
@@ -91,7 +91,7 @@ def test_a_repeated_journal_changes_nothing_where_it_was_carried_out() -> None:
 def test_an_old_entry_does_not_undo_the_retry_that_has_begun() -> None:
     ledger = assigned(0, 1, 2, 3)
     decided(ledger, all_of_them())
-    ledger.assign(Group(HostId("s1.2"), Run(1, 2), 1, (1,), (2,)))
+    ledger.assign(Group(HostId("shared-1.2"), Run(1, 2), 1, (1,), (2,)))
     assert decided(ledger, all_of_them()) == Effects()
     assert ledger.code(1) == StepCode.SCHEDULED
 

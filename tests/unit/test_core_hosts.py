@@ -14,7 +14,7 @@ KINDS = (
     StepKind(10, "m:B", StepHosting.SHARED_ACTORS),
     StepKind(10, "m:C", StepHosting.SHARED_ACTORS, ray_options={"num_gpus": 1}),
 )
-HOST = HostId("s1.1")
+HOST = HostId("shared-1.1")
 
 
 def warm(now: float = 0.0) -> HostTable:
@@ -27,8 +27,8 @@ def warm(now: float = 0.0) -> HostTable:
 
 
 def test_names_are_made_from_the_run_and_tell_what_the_host_is() -> None:
-    assert host_id(StepHosting.SHARED_ACTORS, Run(7, 3)) == "s7.3"
-    assert host_id(StepHosting.OWN_ACTOR, Run(7, 3)) == "o7.3"
+    assert host_id(StepHosting.SHARED_ACTORS, Run(7, 3), 5) == "shared-7.3"
+    assert host_id(StepHosting.OWN_ACTOR, Run(7, 3), 5) == "step5-7.3"
 
 
 def test_a_warm_host_serves_kinds_that_want_the_same_actor() -> None:

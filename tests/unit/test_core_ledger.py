@@ -15,7 +15,7 @@ from choreography_ray.model import HostId
 from choreography_ray.records import Counts, Group, LedgerSegment, Run, StepCode, StepKind
 
 KINDS = (StepKind(10, "m:A"), StepKind(-3, "m:B"), StepKind(10, "m:C"))
-HOST = HostId("s1.1")
+HOST = HostId("shared-1.1")
 
 
 def make(kind_indexes: list[int], segment_steps: int = 4) -> Ledger:
