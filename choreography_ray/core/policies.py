@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from choreography_ray.options import JobsOptions
 
-MAX_GROUP = 200
+MAX_GROUP = 500
 """Steps told to a host at once, at most."""
 LOOK_AGAIN_SECONDS = 0.25
 """How soon a job looks again at what was due and could not be done yet."""

@@ -55,7 +55,7 @@ def test_short_steps_are_grouped_fourfold_each_time_up_to_the_limit() -> None:
     for _ in range(6):
         sizer.learn(sizer.size, 0.0)
         sizes.append(sizer.size)
-    assert sizes == [4, 16, 64, MAX_GROUP, MAX_GROUP, MAX_GROUP]
+    assert sizes == [4, 16, 64, 256, MAX_GROUP, MAX_GROUP]
 
 
 def test_groups_shrink_at_once_when_steps_turn_out_long() -> None:
@@ -70,8 +70,8 @@ def test_groups_shrink_at_once_when_steps_turn_out_long() -> None:
 
 def test_the_last_steps_are_shared_out() -> None:
     sizer = GroupSizer()
-    for _ in range(4):
+    for _ in range(6):
         sizer.learn(sizer.size, 0.0)
-    assert sizer.share(1000, 4) == MAX_GROUP
+    assert sizer.share(4 * MAX_GROUP, 4) == MAX_GROUP
     assert sizer.share(10, 4) == 3
     assert sizer.share(0, 0) == 1
