@@ -48,6 +48,8 @@ class Control:
         self._stages = stages
         self._stopping = stopping
         self._resuming: list[int] = []
+        self._resumed: list[int] = []
+        """Those whose resume is done under the mark that is set; who asks after a stop beside it gets a resume anew."""
         self._retrying: list[int] = []
         self._removing: list[int] = []
         self._retried = 0
@@ -87,7 +89,7 @@ class Control:
             self._answer([event.receipt], IS_BEING_REMOVED)
         elif job.status is not JobStatus.STOPPED:
             self._answer([event.receipt], ALREADY_RUNNING)
-        elif job.document.is_draining:
+        elif job.turn.changes.get("is_draining", job.document.is_draining):
             self._answer([event.receipt], DRAIN_PENDING)
         else:
             self._resuming.append(event.receipt)
@@ -97,7 +99,7 @@ class Control:
         job = self._job
         if self._retrying or job.status is not JobStatus.COMPLETED_WITH_FAILURES:
             self._answer([event.receipt], IS_NOT_COMPLETED_WITH_FAILURES)
-        elif len(job.ledger.stages) > 1 or job.document.is_cleared:
+        elif len(job.ledger.stages) > 1 or not job.rules.is_kept(job.status):
             self._answer([event.receipt], NOT_SUPPORTED)
         else:
             self._retrying.append(event.receipt)
@@ -138,7 +140,7 @@ class Control:
 
     @property
     def _is_left_alone(self) -> bool:
-        return not (self._resuming or self._retrying or self._removing)
+        return not (self._resuming or self._resumed or self._retrying or self._removing)
 
     @property
     def wake_at(self) -> float | None:
@@ -180,6 +182,8 @@ class Control:
         if job.status is not JobStatus.STOPPED:
             self._answer(self._resuming, IS_BEING_REMOVED)
         elif event.refusal:
+            if event.state is not None:
+                job.turn.change(state=event.state)
             self._lingers_until = time.now
             self._answer(self._resuming, event.refusal)
         else:
@@ -187,6 +191,7 @@ class Control:
                 job.turn.change(state=event.state)
             job.change_status(JobStatus.RUNNING, time, why="resumed")
             job.turn.change(mark=RESUME, journal=(), is_stop_finalized=False)
+            self._resumed, self._resuming = self._resuming, []
 
     def after_retry_check(self, event: e.RetryChecked, time: Instant) -> None:
         """The job's code said whether its failed steps may run again."""
@@ -224,14 +229,14 @@ class Control:
         job.turn.change(mark="", stage=stage)
         job.turn.wants_counts = True
         job.owes_resume = False
-        if job.status is JobStatus.RUNNING:
-            self._stages.reopen(stage)
-        self._answer(self._resuming, RESUMED)
+        self._stages.reopen(stage)  # also beside a stop, which accounts what was prepared
+        self._answer(self._resumed, RESUMED)
         self._answer(self._retrying, self._retried)
 
     def after_failed_steps_read(self, event: e.FailedStepsRead) -> None:
         """Every failed step is prepared for its next attempt, from the state of the last [S7.3]."""
         job = self._job
+        self._retried = 0
         for failure in event.failures:
             if job.ledger.code(failure.ordinal) in _FAILED_CODES:
                 self._retried += 1

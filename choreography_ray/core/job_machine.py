@@ -112,12 +112,15 @@ class JobMachine:
         job = self._job
         for document in documents:
             job.note_step_document(document)
+        for outcome_document in outcomes:
+            job.inbox.note(outcome_document)
+        waiting = [d for d in documents if job.ledger.code(d.ordinal) == StepCode.AWAITING_RETRY]
+        job.carry_out(job.document.journal, time)
+        for document in waiting:
+            # One that the journal counted as failed is told to nobody again; one that it made wait is queued by it.
             if job.ledger.code(document.ordinal) == StepCode.AWAITING_RETRY:
                 due = ((document.due or time.at) - time.at).total_seconds()
                 job.queue.put_retry(document.ordinal, document.attempt, time.now + due)
-        for outcome_document in outcomes:
-            job.inbox.note(outcome_document)
-        job.carry_out(job.document.journal, time)
         groups = tuple(job.ledger.groups())
         for group in groups:
             job.inbox.expect(group)
@@ -310,12 +313,14 @@ class JobMachine:
     ) -> Outcome:
         job = self._job
         crash = job.crashes.get(ordinal, 0) + is_charged
+        # Its host may have made a checkpoint of which the job was told nothing.
+        may_have_document = kind is OutcomeKind.CRASHED
         is_crashed = kind is OutcomeKind.CRASHED and is_charged and crash >= job.document.options.max_step_crashes
         if kind is OutcomeKind.START_FAILED or is_crashed:
             failure = event.failure if event is not None else None
-            return Outcome(ordinal, attempt, kind, failure=failure, crash=crash)
+            return Outcome(ordinal, attempt, kind, failure=failure, crash=crash, has_document=may_have_document)
         if job.status in (JobStatus.STOPPED, JobStatus.REMOVING):
-            return Outcome(ordinal, attempt, OutcomeKind.STOPPED, crash=crash)
+            return Outcome(ordinal, attempt, OutcomeKind.STOPPED, crash=crash, has_document=may_have_document)
         return Outcome(ordinal, attempt, OutcomeKind.MOVED, crash=crash)
 
     # The start's answer, the watchdog, and the end of a turn.

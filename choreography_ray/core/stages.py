@@ -109,6 +109,8 @@ class Stages:
     def after_completion_hook(self, event: e.CompletionHookRan, time: Instant) -> None:
         """Give the job its final status and, unless it is kept, clear what it leaves [S9.8]."""
         job = self._job
+        if job.status is JobStatus.REMOVING:
+            return  # a removal was faster: no status follows it
         if event.state is not None:
             job.turn.change(state=event.state)
         counts = job.ledger.counts()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from choreography_ray.core.commands import ReportStart
 from choreography_ray.errors import StartJobReason, StartReport
-from choreography_ray.model import HostId
+from choreography_ray.model import HostId, JobStatus
 from choreography_ray.records import JobDocument
 
 FIRST_WINDOW_SECONDS = 0.25
@@ -22,6 +22,7 @@ class StartWatch:
 
     def __init__(self, document: JobDocument, now: float) -> None:
         self._begin = now
+        self._is_start = document.status is JobStatus.STARTING_STEPS
         self._deadline = now + max(0.0, document.options.start_timeout.total_seconds())
         self._first_at: float | None = None
         self._pending: set[HostId] = set()
@@ -60,7 +61,7 @@ class StartWatch:
 
     def stopped(self) -> None:
         """The job was stopped: a start that has brought nothing up is over."""
-        self._is_stopped = True
+        self._is_stopped = True  # where an earlier incarnation saw the steps started, that says nothing of the start
 
     def completed(self) -> None:
         """The job is over."""
@@ -81,7 +82,7 @@ class StartWatch:
             return None
         self._is_reported = True
         error = ""
-        if self._is_stopped and not self._ups:
+        if self._is_stopped and self._is_start and not self._ups:
             error = StartJobReason.STOPPED
         elif self._failed_steps:
             is_none_up = self._is_completed and not self._ups

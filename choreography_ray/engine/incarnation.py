@@ -238,7 +238,9 @@ class Incarnation:
         document = self._job.document
         if document.status.is_final and not document.is_cleared and not _rules(document, code).is_kept(document.status):
             await self._rest.clear()
-        if not self._job.document.is_cleared and await startup.is_prepared():
+        # Prepared is not begun: a job stopped in between has its start hook before it when it is resumed.
+        document = self._job.document
+        if document.has_started_hook and not document.is_cleared and await startup.is_prepared():
             return await self._run_steps(await startup.prepare(), code)
         status = await self._rest.serve()
         if status is not None:

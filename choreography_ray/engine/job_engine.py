@@ -189,6 +189,7 @@ class JobEngine:
             case c.StopGroup(host, run):
                 self.hosts.stop(host, run)
             case c.KillHost(host):
+                self._forget_host(host)  # one that asks only now gets nothing to begin
                 self.hosts.kill(host)
             case c.SendExchange(message):
                 self.throttle.send(message)

@@ -14,6 +14,8 @@ from choreography_ray.records import (
     Failure,
     Group,
     KeptResult,
+    Outcome,
+    OutcomeKind,
     Payload,
     PreparedSegment,
     StepDocument,
@@ -66,7 +68,8 @@ class Plans:
             document = own.get(ordinal)
             state = segment.states[at] if document is None or document.state is None else document.state
             crashes = 0 if document is None else document.crashes
-            steps.append(StepWork(ordinal, attempt, segment.step_ids[at], state, crashes))
+            base = 0 if document is None else document.base
+            steps.append(StepWork(ordinal, attempt, segment.step_ids[at], state, crashes, base))
         return Work(group.host, group.run, group.width, kind.stage, kind.step_type, tuple(steps))
 
     async def _documents(self, ordinals: Iterable[int]) -> dict[int, StepDocument]:
@@ -77,10 +80,8 @@ class Plans:
         return {document.ordinal: document for document in found}
 
     async def _earlier(self, items: tuple[Decided, ...]) -> dict[int, StepDocument]:
-        """What steps that failed before have. A failure without a cause is one that was pending when a stop came."""
-        return await self._documents(
-            item.outcome.ordinal for item in items if item.outcome.attempt > 1 or item.outcome.failure is None
-        )
+        """What the steps have that an outcome does not tell: earlier attempts, and the state of one made by the job."""
+        return await self._documents(item.outcome.ordinal for item in items if _may_have_more(item.outcome))
 
     async def retries(self, items: tuple[Decided, ...]) -> list[StepDocument]:
         """The documents that close the runs of failed attempts and say when the next is due."""
@@ -131,21 +132,37 @@ class Plans:
         return segment.states[ordinal % self._segment_steps]
 
     async def failures(self, items: tuple[Decided, ...]) -> list[FailedStep]:
-        """The records of steps that failed for good."""
+        """The records of steps that failed for good.
+
+        Where the step's document is gone already this is a repetition: the record that is there knows more.
+        """
         before = await self._earlier(items)
+        lost = [o.ordinal for o in (item.outcome for item in items) if _may_have_more(o) and o.ordinal not in before]
+        there = await self._recorded(lost)
         return [
-            FailedStep(
-                item.outcome.ordinal,
-                await self.step_id(item.outcome.ordinal),
-                item.outcome.attempt,
-                item.run,
-                _with(known, item.outcome.failure),
-                value=item.outcome.value,
-                state=item.outcome.state if item.outcome.state is not None or known is None else known.state,
-            )
+            await self._failed_step(item, before.get(item.outcome.ordinal), there.get(item.outcome.ordinal))
             for item in items
-            for known in (before.get(item.outcome.ordinal),)
         ]
+
+    async def _failed_step(self, item: Decided, known: StepDocument | None, there: FailedStep | None) -> FailedStep:
+        outcome = item.outcome
+        if there is not None and there.attempt == outcome.attempt:
+            return there
+        return FailedStep(
+            outcome.ordinal,
+            await self.step_id(outcome.ordinal),
+            outcome.attempt,
+            item.run,
+            _with(known, outcome.failure),
+            value=outcome.value,
+            state=outcome.state if outcome.state is not None or known is None else known.state,
+        )
+
+    async def _recorded(self, ordinals: list[int]) -> dict[int, FailedStep]:
+        if not ordinals:
+            return {}
+        found = await self._writer.certain(lambda: self._storage.read_failures(self._job_id, ordinals))
+        return {failed.ordinal: failed for failed in found}
 
     async def results(self, items: tuple[Decided, ...], stage_of: Callable[[int], int]) -> list[KeptResult]:
         """What is kept of successes."""
@@ -161,6 +178,12 @@ class Plans:
 
 
 MAX_ATTEMPTS_KEPT = 10
+
+
+def _may_have_more(outcome: Outcome) -> bool:
+    """Whether a failed step may have something beside its outcome. One without a cause waited when a stop came."""
+    is_stateless = outcome.state is None and (outcome.has_document or outcome.kind is not OutcomeKind.FAILED)
+    return outcome.attempt > 1 or outcome.failure is None or is_stateless
 
 
 def _with(known: StepDocument | None, failure: Failure | None) -> tuple[Failure, ...]:

@@ -51,6 +51,8 @@ class StepWork:
     step_id: StepId
     state: Payload
     crashes: int = 0
+    base: int = 0
+    """As in its `StepDocument`: a checkpoint writes it again."""
 
 
 @dataclass(frozen=True, slots=True)

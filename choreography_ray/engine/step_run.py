@@ -136,6 +136,7 @@ class StepRun:
             self._run,
             attempt=self.attempt,
             crashes=self.work.crashes,
+            base=self.work.base,
             state=encode(self._step.state, "state"),
         )
         around = self._around
@@ -196,6 +197,8 @@ class StepRun:
             state = decode(self.work.state, self._around.code.resolve)
             body = self._step.perform_step(state, StepContext(self, self.cancelled))
             self._body = asyncio.get_running_loop(), asyncio.ensure_future(body)  # type: ignore[arg-type]
+            if self.cancelled.is_set():  # stopped on the host's loop, while there was no body to tell
+                self._body[1].cancel()
             bound = asyncio.timeout(None if timeout is None else timeout.total_seconds())
             try:
                 async with bound:

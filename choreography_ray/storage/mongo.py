@@ -82,8 +82,8 @@ _NO_ANSWER = frozenset(
     {1, 6, 7, 13, 18, 50, 64, 89, 91, 133, 134, 189, 262, 317, 358, 9001, 10058, 10107, 11600, 11602, 13435, 13436}
 )
 """The server is broken inside, not primary, shutting down, lost others, ran out of time, or does not let us in."""
-_BY_PLACE = ("plan", "prepared", "ledger", "outcomes", "steps", "failures", "results")
-"""The collections of what belongs to a job."""
+_BY_PLACE = ("prepared", "plan", "ledger", "outcomes", "steps", "failures", "results")
+"""The collections of what belongs to a job, in the order of clearing: without its plan no job may look prepared."""
 
 
 def database_name(namespace: str) -> str:

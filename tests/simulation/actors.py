@@ -396,7 +396,7 @@ async def _kill(host: SimHost) -> None:
         await host.process.gate_or_death()
     except ConnectionError:
         return
-    host.die(is_kill=False)
+    host.die(is_charged=False, is_kill=False)
 
 
 class SimHost:

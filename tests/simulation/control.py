@@ -31,6 +31,7 @@ async def ask(job: SimJob, what: RequestKind) -> str | int:
 def revive(job: SimJob) -> None:
     """The client makes an actor for a job that has none."""
     job.is_over = False
+    job.actor += "'"  # a new actor, with an id of its own: what the one before still says is not its word
     job.ended = asyncio.get_running_loop().create_future()
     job.live()
 

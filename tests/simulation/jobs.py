@@ -28,6 +28,8 @@ class Piece(BaseModel):
     refuse: bool = False
     stubborn: bool = False
     """The body does not care that it is told to stop."""
+    fail_early: bool = False
+    """Attempts that fail do so before their first checkpoint; only the last of them fails at its end."""
 
 
 class PieceState(JobStepState):
@@ -57,24 +59,27 @@ class Work(JobStep[Piece, str, PieceState]):
         self.world.begin(body)
         try:
             self.world.resumed(body, state.position)
+            if piece.fail_early and context.attempt < piece.fail_first:
+                raise ValueError(f"{piece.key} fails on attempt {context.attempt}")
             for position in range(state.position + 1, piece.checkpoints + 1):
                 await asyncio.sleep(piece.seconds / (piece.checkpoints + 1))
                 await self._reach(body, position, context)
-            await self._work(piece.seconds / (piece.checkpoints + 1), stubborn=piece.stubborn)
+            await self._work(piece.seconds / (piece.checkpoints + 1), context, stubborn=piece.stubborn)
             if context.attempt <= piece.fail_first:
                 raise ValueError(f"{piece.key} fails on attempt {context.attempt}")
             return piece.key
         finally:
             self.world.end(body)
 
-    async def _work(self, seconds: float, *, stubborn: bool) -> None:
+    async def _work(self, seconds: float, context: Any, *, stubborn: bool) -> None:
         until = self.world.now + seconds
         while True:
             try:
                 await asyncio.sleep(until - self.world.now)
             except asyncio.CancelledError:
-                if not stubborn:
+                if not stubborn or not context.cancelled.is_set():
                     raise
+                stubborn = False  # told to stop, it goes on; the next is the end of its process
             else:
                 return
 
@@ -109,6 +114,8 @@ class Batch(BaseModel):
     pieces: list[Piece]
     continue_stages: list[int] = []
     hook_seconds: float = 0.0
+    closing_seconds: float = 0.0
+    """How long the completion hook takes."""
 
 
 class BatchState(JobState):
@@ -118,6 +125,8 @@ class BatchState(JobState):
     failed: list[str] = []
     stopped: list[str] = []
     is_complete: bool = False
+    begun: int = 0
+    """How often the start hook was called."""
 
 
 class Pieces(Job[Batch, BatchState]):
@@ -147,7 +156,12 @@ class Pieces(Job[Batch, BatchState]):
     def can_retry_failed_steps(self) -> bool:
         return True
 
-    def on_all_steps_completed(self) -> None:
+    def on_before_starting_job_steps(self) -> None:
+        self.state.begun += 1
+
+    async def on_all_steps_completed(self) -> None:
+        if self.request.closing_seconds:
+            await asyncio.sleep(self.request.closing_seconds)
         self.state.is_complete = True
 
 

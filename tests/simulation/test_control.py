@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from choreography_ray.codec import decode
+from choreography_ray.core import events as e
+from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.rest import RequestKind
 from choreography_ray.model import JobStatus
 from choreography_ray.options import JobsOptions
@@ -17,7 +20,7 @@ from tests.simulation.actors import SimJob
 from tests.simulation.check import RESOLVE, check_end, check_world
 from tests.simulation.control import ask, rest
 from tests.simulation.faults import Cut, Fault
-from tests.simulation.jobs import KeptPieces, Piece, Pieces, Work, batch
+from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Pieces, Work, batch
 from tests.simulation.loop import run
 from tests.simulation.world import World
 
@@ -49,6 +52,8 @@ async def check_accounted(world: World, job: SimJob) -> None:
     codes = Counter(world.codes(job.job_id))
     assert codes[StepCode.SCHEDULED] + codes[StepCode.AWAITING_RETRY] == 0
     assert document.counts.stopped == codes[StepCode.STOPPED]
+    reached = [c for c, stage in zip(world.codes(job.job_id), job.stages, strict=True) if stage == document.stage]
+    assert StepCode.PREPARED not in reached, "a step of the reached stage is not accounted"
     assert not +world.running, "a body runs after the stop was accounted"
 
 
@@ -232,5 +237,213 @@ def test_answers_of_a_completed_job() -> None:
         assert await ask(job, RequestKind.STOP) == "JOB_IS_COMPLETED"
         assert await ask(job, RequestKind.RESUME) == "COMPLETED"
         assert await ask(job, RequestKind.RETRY) == "JOB_IS_NOT_COMPLETED_WITH_FAILURES"
+
+    run(story())
+
+
+# What fresh eyes have found, told shortly.
+
+
+def engine_of(job: SimJob) -> JobEngine:
+    """The engine of the incarnation that lives now."""
+    assert job.current is not None
+    assert job.current._engine is not None
+    return job.current._engine
+
+
+def test_a_step_that_a_stop_kills_goes_on_from_its_last_checkpoint() -> None:
+    """The job settled it without knowing that its host had made checkpoints; the resume began from nothing."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, [Piece(key="x", seconds=40.0, checkpoints=3, stubborn=True)])
+        while world.checkpoints.get((job.job_id, 0), 0) < 3:
+            await asyncio.sleep(0.1)
+        assert await ask(job, RequestKind.STOP) == "STOPPED"
+        assert await ask(job, RequestKind.RESUME) == "RESUMED"  # the same incarnation finishes the stop and goes on
+        assert await rest(job) is JobStatus.COMPLETED_SUCCESSFULLY
+        await world.settle()
+        check_world(world)
+
+    run(story())
+
+
+async def stop_a_pending_retry(world: World) -> None:
+    pieces = [Piece(key="x", fail_first=9, checkpoints=1, seconds=0.2), Piece(key="y", seconds=60.0)]
+    job = await start(world, pieces, TWO_ATTEMPTS)
+    for _ in range(200):
+        if StepCode.AWAITING_RETRY in world.codes(job.job_id):
+            break
+        await asyncio.sleep(0.05)
+    await ask(job, RequestKind.STOP)
+    if await rest(job) is not JobStatus.STOPPED or StepCode.COMPLETED_WITH_FAILURE not in world.codes(job.job_id):
+        return  # the process died before there was a retry to count
+    await check_accounted(world, job)
+    state = decode((await world.document()).state, RESOLVE)
+    assert state.failed == ["x"]
+    (record,) = await world.store.read_failures(job.job_id)
+    assert [failure.attempt for failure in record.attempts] == [1]
+    assert decode(record.state, RESOLVE).position == 1
+
+
+@pytest.mark.parametrize("cut", list(Cut))
+def test_a_stop_that_counts_a_pending_retry_is_cut_at_every_write(cut: Cut) -> None:
+    """The hook was told twice, and a failed-step record was written anew from a step document already deleted."""
+    world = World()
+    run(stop_a_pending_retry(world))
+    for at in range(world.job_writes[0]):
+        run(stop_a_pending_retry(World(job_faults=[Fault(at, cut, kills=True)])))
+
+
+async def use_up_attempts(world: World) -> None:
+    options = JobsOptions(max_step_attempts=3, step_retry_backoff=timedelta(0))
+    job = await start(world, [Piece(key="x", fail_first=9)], options)
+    if await rest(job) is not JobStatus.FAILED:
+        (record,) = await world.store.read_failures(job.job_id)
+        assert [failure.attempt for failure in record.attempts] == [1, 2, 3]
+
+
+def test_the_record_of_a_failed_step_keeps_its_attempts_over_every_cut() -> None:
+    world = World()
+    run(use_up_attempts(world))
+    for at in range(world.job_writes[0]):
+        run(use_up_attempts(World(job_faults=[Fault(at, Cut.AFTER, kills=True)])))
+
+
+def test_a_step_that_runs_again_keeps_its_fresh_budget_over_a_checkpoint_and_a_crash() -> None:
+    """Its host's checkpoint wrote the attempts used up before as none, and the next job actor believed it [S7.3]."""
+
+    async def story() -> None:
+        world = World()
+        options = JobsOptions(max_step_attempts=2, step_retry_backoff=timedelta(0))
+        job = await start(world, [Piece(key="x", fail_first=3, seconds=4.0, checkpoints=1, fail_early=True)], options)
+        assert await rest(job) is JobStatus.COMPLETED_WITH_FAILURES
+        assert await ask(job, RequestKind.RETRY) == 1
+        while not world.checkpoints:
+            await asyncio.sleep(0.1)
+        job.die()
+        await rest_after(job)
+        assert (await world.document()).status is JobStatus.COMPLETED_SUCCESSFULLY
+
+    run(story())
+
+
+@pytest.mark.parametrize("what", [RequestKind.RESUME, RequestKind.RETRY])
+def test_a_stop_beside_a_mark_is_accounted_whole(what: RequestKind) -> None:
+    """Steps that a resume or a retry had just prepared were neither started nor counted as stopped."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, [Piece(key=str(i), seconds=3.0, fail_first=1) for i in range(8)])
+        if what is RequestKind.RESUME:
+            await asyncio.sleep(1.0)
+            assert await ask(job, RequestKind.STOP) == "STOPPED"
+        await rest(job)
+        asked = asyncio.create_task(ask(job, what))
+        while not (await world.document()).mark:
+            await asyncio.sleep(0.0001)
+        stopped, late = await asyncio.gather(engine_of(job).request(e.StopAsked), engine_of(job).request(e.ResumeAsked))
+        assert stopped == "STOPPED"
+        assert await asked == ("RESUMED" if what is RequestKind.RESUME else 8)
+        # Whoever asked for a resume after the stop gets it: told so while nothing runs would be untrue.
+        assert late == "RESUMED"
+        document = await world.document()
+        assert document.status is JobStatus.RUNNING
+        assert [entry.status for entry in document.history[-3:]] == [
+            JobStatus.RUNNING, JobStatus.STOPPED, JobStatus.RUNNING
+        ]  # fmt: skip
+        state = decode(document.state, RESOLVE)
+        assert len(state.stopped) == (16 if what is RequestKind.RESUME else 8)
+        await rest(job)
+        counts = (await world.document()).counts
+        assert (counts.failed, counts.succeeded) == ((8, 0) if what is RequestKind.RESUME else (0, 8))
+        check_world(world)
+
+    run(story())
+
+
+def test_a_resume_that_comes_with_a_drain_is_refused() -> None:
+    async def story() -> None:
+        world = World()
+        job = await start(world, [Piece(key=str(i), seconds=9.0) for i in range(3)])
+        await asyncio.sleep(1.0)
+        engine = engine_of(job)
+        answers = await asyncio.gather(
+            engine.request(lambda receipt: e.StopAsked(receipt, is_drain=True)), engine.request(e.ResumeAsked)
+        )
+        assert answers == ["STOPPED", "DRAIN_PENDING"]
+
+    run(story())
+
+
+def test_a_job_is_removed_while_its_completion_hook_runs() -> None:
+    """The hook's answer gave a job that was being removed a final status: the actor broke."""
+
+    async def story() -> None:
+        world = World()
+        Work.world = world
+        request = batch([Piece(key="x")]).model_copy(update={"closing_seconds": 5.0})
+        job = await world.start(KeptPieces, request, options=OPTIONS)
+        while not world.marks or world.running.total():
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(2.0)
+        assert await ask(job, RequestKind.REMOVE) == "REMOVED"
+        assert await job.ended is JobStatus.REMOVING
+        assert job.incarnations == 1
+        assert await world.store.read_job(job.job_id) is None
+
+    run(story())
+
+
+def test_failed_steps_of_a_job_that_is_being_cleared_do_not_run_again() -> None:
+    """Between its last status and its summary a job that is not kept said yes, and had nothing left to run."""
+
+    async def story() -> None:
+        world = World()
+        Work.world = world
+        job = await world.start(PassingPieces, batch([Piece(key="x", fail_first=1)]), options=OPTIONS)
+        while (await world.document()).status is not JobStatus.COMPLETED_WITH_FAILURES:
+            await asyncio.sleep(0.0001)
+        assert await engine_of(job).request(e.RetryAsked) == "NOT_SUPPORTED"
+        assert await job.ended is JobStatus.COMPLETED_WITH_FAILURES
+        await check_end(world)
+
+    run(story())
+
+
+def test_a_job_stopped_between_preparation_and_start_runs_its_start_hook_when_it_is_resumed() -> None:
+    """Nobody worked on it: the client wrote the stop. The resume took prepared for begun [S2.1]."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, PIECES)
+        while (await world.document()).status is not JobStatus.STARTING_STEPS:
+            await asyncio.sleep(0.0001)
+        job.die()
+        document = await world.document()
+        assert not document.has_started_hook
+        fence = await world.store.next_number("fence")
+        assert await world.store.raise_fence(job.job_id, document.fence, fence)
+        stopped = replace(document, fence=fence, save=document.save + 1, status=JobStatus.STOPPED)
+        assert await world.store.save_job(stopped, ("status",))
+        assert await rest(job) is JobStatus.STOPPED
+        assert await ask(job, RequestKind.RESUME) == "RESUMED"
+        assert await rest(job) is JobStatus.COMPLETED_SUCCESSFULLY
+        assert decode((await world.document()).state, RESOLVE).begun == 1
+
+    run(story())
+
+
+def test_a_stop_long_after_the_start_is_no_error_of_the_start() -> None:
+    """An actor that had just come back was stopped before it found its hosts: "it was not started"."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, [Piece(key=str(i), seconds=30.0) for i in range(3)])
+        await asyncio.sleep(5.0)
+        job.die()
+        assert await ask(job, RequestKind.STOP) == "STOPPED"
+        await rest(job)
+        assert not (await world.document()).start_error
 
     run(story())

@@ -72,7 +72,7 @@ ISLANDS = [
     )
     for seed in range(2)
 ]
-RETRIES = [retrying(at) for at in (10.0, 30.0, 50.0)]
+RETRIES = [retrying(at) for at in (10.0, 25.0, 45.0)]  # well before the host of the attempt renews its lease
 AWOKEN = [awoken(at, cut) for at in range(6, 22) for cut in (Cut.BEFORE, Cut.AFTER)]
 
 
