@@ -71,6 +71,7 @@ class Control:
         if job.status in (JobStatus.FAILED, JobStatus.REMOVING):
             return self._answer([event.receipt], IS_NOT_RUNNING)
         if job.status is not JobStatus.STOPPED:
+            self._stages.take_back()
             job.start.stopped()
             job.change_status(JobStatus.STOPPED, time, why="drained" if event.is_drain else "stopped")
             job.turn.change(is_stop_finalized=False, is_draining=event.is_drain)
@@ -109,6 +110,7 @@ class Control:
         """`REMOVING` first; then everything that belongs to the job goes [S9.6]."""
         job = self._job
         if job.status is not JobStatus.REMOVING:
+            self._stages.take_back()
             job.change_status(JobStatus.REMOVING, time, why="removed")
             job.turn.change(is_stop_finalized=False, mark="")
         self._removing.append(event.receipt)

@@ -100,6 +100,12 @@ class Stages:
         job.turn.change(stage=stage, journal=())
         self.enter(stage)
 
+    def take_back(self) -> None:
+        """A stop beats a stage that is not yet saved: the job stays at the one before [S5.4]."""
+        reached = self._job.document.stage
+        if self._job.turn.changes.pop("stage", None) is not None and reached is not None:
+            self.enter(reached)
+
     def complete(self) -> None:
         """Every step of the job is final: the hook, then the end."""
         if self._job.document.journal:

@@ -1,0 +1,56 @@
+"""What the job machine does when several things happen in one turn."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from choreography_ray.core import commands as c
+from choreography_ray.core import events as e
+from choreography_ray.core.instant import Instant
+from choreography_ray.core.job_machine import JobMachine
+from choreography_ray.core.ledger import Ledger, split
+from choreography_ray.core.situation import JobRules
+from choreography_ray.core.slots import JobSlots
+from choreography_ray.model import JobId, JobStatus, StageFailureBehavior
+from choreography_ray.options import JobsOptions
+from choreography_ray.records import CodeRef, JobDocument, LedgerSegment, PlanRef, StepCode, StepKind
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+NOW = Instant(1000.0, AT)
+KINDS = (StepKind(0, "app:Step"), StepKind(10, "app:Step"))
+
+
+def a_machine_whose_first_stage_has_failed() -> JobMachine:
+    """Two stages of one step; the first has failed, and the job has not been asked what that means."""
+    document = JobDocument(
+        JobId("job"), "Job", CodeRef("app", "Job"), None, None, JobsOptions(), AT, AT,
+        status=JobStatus.RUNNING, fence=1, plan=PlanRef(1, 1, 2), stage=0, has_started_hook=True,
+    )  # fmt: skip
+    (segment,) = split([0, 1], 1, 250)
+    codes = bytes([StepCode.COMPLETED_WITH_FAILURE, StepCode.PREPARED])
+    ledger = Ledger(KINDS, [LedgerSegment(0, 1, 0, codes, segment.kinds)], 250)
+    machine = JobMachine(document, ledger, JobSlots(JobId("job"), "actor", 1, 30.0), JobRules(), NOW)
+    machine.recover((), (), NOW)
+    asked = machine.handle([e.ResumeHookRan()], NOW)
+    assert c.AskFailureBehavior(0) in asked
+    return machine
+
+
+def go_on() -> e.FailureBehaviorAnswered:
+    return e.FailureBehaviorAnswered(0, StageFailureBehavior.CONTINUE_WITH_NEXT_STAGE)
+
+
+def test_the_next_stage_begins_when_the_job_says_so() -> None:
+    machine = a_machine_whose_first_stage_has_failed()
+    machine.handle([go_on()], NOW)
+    assert (machine.document.stage, machine.document.status) == (10, JobStatus.RUNNING)
+
+
+def test_a_stop_beats_a_stage_that_is_not_yet_saved() -> None:
+    """Both come in with one turn, in either order: the job stays at the stage that it had reached [S5.4]."""
+    for events in ([go_on(), e.StopAsked(1)], [e.StopAsked(1), go_on()]):
+        machine = a_machine_whose_first_stage_has_failed()
+        commands = machine.handle(events, NOW)
+        assert (machine.document.stage, machine.document.status) == (0, JobStatus.STOPPED)
+        assert c.Answer((1,), "STOPPED") in commands
+        assert machine.ledger.code(1) == StepCode.PREPARED
