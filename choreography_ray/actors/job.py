@@ -18,7 +18,7 @@ from choreography_ray.actors.threads import ThreadedUserCode
 from choreography_ray.actors.throttle import throttle_handle
 from choreography_ray.core import events as e
 from choreography_ray.core.commands import ReportStart
-from choreography_ray.core.slot_messages import Exchange
+from choreography_ray.core.slot_messages import Exchange, Reply
 from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.incarnation import Incarnation
 from choreography_ray.engine.job_engine import JobEngine
@@ -142,6 +142,7 @@ class JobActor:
             ports,
             lease,
             self._is_current,
+            self._speak,
         )
         self._begun.set()
         try:
@@ -151,6 +152,11 @@ class JobActor:
                 await self._hosts.close()
             if self._throttle is not None:
                 await self._throttle.close()
+
+    async def _speak(self, message: Exchange) -> Reply | None:
+        throttle = await asyncio.to_thread(throttle_handle, self._connection)
+        reply: Reply | None = await throttle.exchange.remote(message, here().worker_id)
+        return reply
 
     async def _drain_calls(self) -> None:
         self._begun.set()

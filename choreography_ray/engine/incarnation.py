@@ -20,6 +20,7 @@ from choreography_ray.engine.plans import Plans
 from choreography_ray.engine.ports import Clock, HostsPort, Lease, Loaded, ThrottlePort, UserCode
 from choreography_ray.engine.rest import Desk, RequestKind, Rest
 from choreography_ray.engine.startup import StartInterrupted, StartRefused, Startup, initial_counts
+from choreography_ray.engine.voice import Speak, Voice
 from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.errors import ChoreographyError, Fenced, JobNotFound, StartJobReason, StartReport, UnknownJobType
 from choreography_ray.model import HostId, JobId, JobStatus, Progress
@@ -29,6 +30,8 @@ from choreography_ray.storage.protocol import JobStorage
 
 log = logging.getLogger(__name__)
 
+_UNASSIGNED = (JobStatus.PREPARING_JOB, JobStatus.PREPARING_STEPS)
+"""Statuses in which no step of the job can have been assigned: it holds no slot."""
 _EVENTS: dict[RequestKind, Callable[[int], e.Request]] = {
     RequestKind.STOP: e.StopAsked,
     RequestKind.DRAIN: lambda receipt: e.StopAsked(receipt, is_drain=True),
@@ -55,6 +58,7 @@ class Incarnation:
         ports: Ports,
         lease_seconds: float,
         is_current: Question | None = None,
+        speak: Speak | None = None,
     ) -> None:
         self.job_id = job_id
         self._actor = actor
@@ -72,6 +76,9 @@ class Incarnation:
         self._is_over = False
         self._has_ended = False
         """The job has ended, not only this incarnation of its actor: its hosts may go."""
+        self._speak = speak
+        self._voice: Voice | None = None
+        self._slots: JobSlots | None = None
         self._desk = Desk()
         self._over: Exception = Fenced(job_id)
         self._rest: Rest | None = None
@@ -169,6 +176,8 @@ class Incarnation:
         finally:
             self._is_over = True
             self._desk.close(self._over)
+            if self._voice is not None:
+                self._voice.end()
             self._confirmation.close()
             if not self.started.done():
                 self.started.set_result(ReportStart(StartJobReason.UNKNOWN, ("the job actor ended",)))
@@ -187,6 +196,10 @@ class Incarnation:
             raise Fenced(self.job_id)
         self._job = JobWriter(document, self._storage, self._clock, self._writer)
         self._confirmation.keep_asking(lambda: self._has_fence(fence))
+        self._slots = JobSlots(self.job_id, self._actor, fence, self._lease_seconds)
+        self._voice = Voice(self._slots, self._speak, self._clock)
+        if document.is_cleared or document.status in _UNASSIGNED:
+            self._voice.begin()
         return document
 
     async def _raise_fence(self) -> int:
@@ -242,6 +255,8 @@ class Incarnation:
         document = self._job.document
         if document.has_started_hook and not document.is_cleared and await startup.is_prepared():
             return await self._run_steps(await startup.prepare(), code)
+        if self._voice is not None:
+            self._voice.begin()  # without a ledger nothing can be assigned
         status = await self._rest.serve()
         if status is not None:
             return status
@@ -255,8 +270,9 @@ class Incarnation:
         document = self._job.document
         assert document.plan is not None
         time = self._clock.instant()
-        slots = JobSlots(self.job_id, self._actor, document.fence, self._lease_seconds)
-        machine = JobMachine(document, ledger, slots, _rules(document, code), time)
+        assert self._slots is not None and self._voice is not None
+        self._voice.end()
+        machine = JobMachine(document, ledger, self._slots, _rules(document, code), time)
         plans = Plans(self.job_id, self._storage, self._writer, document.plan.segment_steps)
         self._hooks.plans = plans
         self._hooks.step_type = lambda ordinal: ledger.kinds[ledger.kind(ordinal)].step_type

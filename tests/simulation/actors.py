@@ -144,11 +144,19 @@ class SimJob:
             await process.gate()
             return answer
 
+        async def speak(message: Exchange) -> Any:
+            await process.gate()
+            await world.hop()
+            reply = await world.exchange(message, process)
+            await world.hop()
+            await process.gate()
+            return reply
+
         def ports(engine: JobEngine) -> tuple[Any, Any]:
             return SimHosts(self, process, engine), SimThrottle(self, process, engine)
 
         incarnation = Incarnation(
-            self.job_id, self.actor, client, self.load, InlineUser(), world.clock, ports, LEASE, is_current
+            self.job_id, self.actor, client, self.load, InlineUser(), world.clock, ports, LEASE, is_current, speak
         )
         self.current, self.process = incarnation, process
         self.incarnation_of[process] = incarnation
