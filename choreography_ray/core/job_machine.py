@@ -108,8 +108,13 @@ class JobMachine:
     def recover(
         self, outcomes: Sequence[OutcomeDocument], documents: Sequence[StepDocument], time: Instant
     ) -> list[c.Command]:
-        """The first turn after an earlier incarnation: finish its journal, take its outcomes, find its hosts."""
+        """The first turn after an earlier incarnation: finish its journal, take its outcomes, find its hosts.
+
+        Raises `Fenced` when the ledger names a run of a newer incarnation: its hosts are not ours to look for [S7.4].
+        """
         job = self._job
+        if any(group.run.fence > job.document.fence for group in job.ledger.groups()):
+            raise Fenced(job.document.job_id)
         for document in documents:
             job.note_step_document(document)
         for outcome_document in outcomes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from choreography_ray.core import commands as c
 from choreography_ray.core import events as e
 from choreography_ray.core.instant import Instant
@@ -11,9 +13,10 @@ from choreography_ray.core.job_machine import JobMachine
 from choreography_ray.core.ledger import Ledger, split
 from choreography_ray.core.situation import JobRules
 from choreography_ray.core.slots import JobSlots
-from choreography_ray.model import JobId, JobStatus, StageFailureBehavior
+from choreography_ray.errors import Fenced
+from choreography_ray.model import HostId, JobId, JobStatus, StageFailureBehavior
 from choreography_ray.options import JobsOptions
-from choreography_ray.records import CodeRef, JobDocument, LedgerSegment, PlanRef, StepCode, StepKind
+from choreography_ray.records import CodeRef, Group, JobDocument, LedgerSegment, PlanRef, Run, StepCode, StepKind
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 NOW = Instant(1000.0, AT)
@@ -34,6 +37,20 @@ def a_machine_whose_first_stage_has_failed() -> JobMachine:
     asked = machine.handle([e.ResumeHookRan()], NOW)
     assert c.AskFailureBehavior(0) in asked
     return machine
+
+
+def test_an_old_incarnation_that_reads_a_newer_ones_ledger_looks_for_no_host() -> None:
+    """It was cut off between its fence and this read. It would have ended hosts that its successor has made [S7.4]."""
+    (segment,) = split([0], 1, 250)
+    newer = Group(HostId("shared-5.1"), Run(5, 1), 1, (0,), (1,))
+    ledger = Ledger(KINDS[:1], [LedgerSegment(0, 5, 1, bytes([StepCode.SCHEDULED]), segment.kinds, (newer,))], 250)
+    document = JobDocument(
+        JobId("job"), "Job", CodeRef("app", "Job"), None, None, JobsOptions(), AT, AT,
+        status=JobStatus.RUNNING, fence=3, plan=PlanRef(1, 1, 1), stage=0,
+    )  # fmt: skip
+    machine = JobMachine(document, ledger, JobSlots(JobId("job"), "actor", 3, 30.0), JobRules(), NOW)
+    with pytest.raises(Fenced):
+        machine.recover((), (), NOW)
 
 
 def go_on() -> e.FailureBehaviorAnswered:
