@@ -153,8 +153,11 @@ async def _until_ended(job: SimJob) -> None:
         status = await job.ended
         if status is not JobStatus.STOPPED:
             return
+        document = await job.world.document(job.job_id)
         running = sum(n for (job_id, _), n in job.world.running.items() if job_id == job.job_id)
-        assert not running, f"{running} bodies of {job.job_id} run although it is stopped"
+        # Somebody else may have resumed it since: then it is not stopped any more.
+        is_stopped = document.status is JobStatus.STOPPED and document.is_stop_finalized
+        assert not (running and is_stopped), f"{running} bodies of {job.job_id} run although it is stopped"
         await asyncio.sleep(1.0)
         if await ask(job, RequestKind.RESUME) == NOT_PREPARED:
             return  # stopped before there was a plan: nothing can be resumed
