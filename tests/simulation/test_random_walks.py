@@ -114,6 +114,7 @@ def test_any_story_comes_to_its_end(story: Story) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @settings(max_examples=4_000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(STORIES)
 def test_any_story_of_very_many_comes_to_its_end(story: Story) -> None:
