@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from choreography_ray.core.commands import ReportedOutcome
@@ -135,8 +135,3 @@ class Inbox:
     def is_idle(self) -> bool:
         """Nothing waits for a decision."""
         return self._deciding is None and not self._items
-
-    @property
-    def waiting(self) -> Sequence[ReportedOutcome]:
-        """What waits for the hooks, or is before them."""
-        return (*(self._deciding.items if self._deciding else ()), *self._items)

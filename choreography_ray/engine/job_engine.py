@@ -67,7 +67,6 @@ class JobEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: BaseException | None = None
         self.started: asyncio.Future[c.ReportStart] = asyncio.get_running_loop().create_future()
-        self.last_turn: list[c.Command] = []
 
     @property
     def trouble(self) -> str:
@@ -169,7 +168,6 @@ class JobEngine:
             work.cancel()
 
     async def _carry_out_turn(self, commands: list[c.Command]) -> None:
-        self.last_turn = commands
         for command in commands:
             await self._carry_out(command)
 

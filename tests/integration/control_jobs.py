@@ -90,7 +90,6 @@ class ChoresRequest(BaseModel):
     kind: Kind
     steps: int
     shared: bool = False
-    options: JobsOptions = JobsOptions()
 
 
 class Chores(Job[ChoresRequest, JobState]):

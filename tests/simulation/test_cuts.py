@@ -24,7 +24,6 @@ PIECES = [
 ]
 OPTIONS = JobsOptions(max_step_attempts=2, step_retry_backoff=timedelta(seconds=3))
 EXPECTED = Counts(succeeded=15, failed=2, unreachable=1)
-NEVER = 10**9
 
 
 async def play(world: World) -> None:
