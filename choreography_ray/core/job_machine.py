@@ -225,12 +225,19 @@ class JobMachine:
         if run.fence > job.document.fence:
             raise Fenced(job.document.job_id)
         taken = job.inbox.take(document)
+        silent = [outcome for outcome in taken if self._is_silent(outcome)]
+        if silent:
+            job.record_silently(document.key, silent, time)
         for outcome in taken:
-            self._accept(document.key, outcome)
+            if not self._is_silent(outcome):
+                self._accept(document.key, outcome)
         if taken:
             job.queue.learn(job.ledger.kind(taken[0].ordinal), len(taken), document.seconds)
         if job.inbox.close_if_over(run):
             self._run_over(document.key.host, run, time)
+
+    def _is_silent(self, outcome: Outcome) -> bool:
+        return outcome.kind is OutcomeKind.SUCCEEDED and not self._job.rules.is_told_of_successes
 
     def _accept(self, key: OutcomeKey, outcome: Outcome) -> None:
         job = self._job
@@ -374,7 +381,7 @@ class JobMachine:
         turn = job.close_turn(time)
         exchange = job.slots.exchange_due(time.now, is_last=job.is_finished)
         if exchange is not None:
-            turn.say(c.SendExchange(exchange))
+            turn.speak(exchange, is_last=job.is_finished)
         self.wants_turn = turn.has_writes and not job.is_finished
         wake_at = self._wake_at(time.now)
         if wake_at is not None:
@@ -392,6 +399,7 @@ class JobMachine:
             self._stopping.wake_at,
             self._control.wake_at,
             self._tick_at,
+            job.counts_due,
         )
         # What was due and could not be done waits for an event; that it is looked at again soon is only a precaution.
         return min((t if t > now else now + LOOK_AGAIN_SECONDS for t in times if t is not None), default=None)

@@ -10,6 +10,8 @@ MAX_GROUP = 500
 """Steps told to a host at once, at most."""
 LOOK_AGAIN_SECONDS = 0.25
 """How soon a job looks again at what was due and could not be done yet."""
+COUNTS_SECONDS = 1.0
+"""How far the counts of the job document may be behind the ledger, where nothing else has the document written."""
 MAX_DECIDED = 1_000
 """Outcomes that the hooks get at once, at most: what is decided with one write of the job document."""
 TARGET_GROUP_SECONDS = 0.25

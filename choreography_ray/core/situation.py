@@ -11,13 +11,23 @@ from choreography_ray.core.hosts import HostTable
 from choreography_ray.core.inbox import Inbox
 from choreography_ray.core.instant import Instant
 from choreography_ray.core.ledger import Ledger, total
+from choreography_ray.core.policies import COUNTS_SECONDS
 from choreography_ray.core.slots import JobSlots
 from choreography_ray.core.starting import StartWatch
 from choreography_ray.core.transitions import bounded, check_job
 from choreography_ray.core.turn import Turn
 from choreography_ray.core.work import WorkQueue
 from choreography_ray.model import HistoryEntry, HostId, JobStatus
-from choreography_ray.records import MAX_STAGE_COUNTS, JobDocument, JournalEntry, Run, StepDocument
+from choreography_ray.records import (
+    MAX_STAGE_COUNTS,
+    Decision,
+    JobDocument,
+    JournalEntry,
+    Outcome,
+    OutcomeKey,
+    Run,
+    StepDocument,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +39,8 @@ class JobRules:
     keep_after_completed: bool = False
     keep_after_completed_with_failures: bool = True
     is_admission_asked: bool = False
+    is_told_of_successes: bool = True
+    """The job's code hears of each success; else a success needs no decision of its own."""
 
     def is_kept(self, status: JobStatus) -> bool:
         """Whether the records of a job that ended so stay until retention [S9.8]."""
@@ -63,6 +75,8 @@ class Situation:
         self.owes_resume = False
         self.is_finished = False
         self._counter = 0
+        self._counts_due: float | None = None
+        self._counted_at = time.now
 
     @property
     def status(self) -> JobStatus:
@@ -127,6 +141,22 @@ class Situation:
             self.documented.add(ordinal)
             self.queue.put_retry(ordinal, attempt, time.now + (item.due - time.at).total_seconds())
 
+    def record_silently(self, key: OutcomeKey, outcomes: Sequence[Outcome], time: Instant) -> None:
+        """Record successes that the job's code is not told of.
+
+        They need no journal: their documents stay until the ledger has them, and who reads them again decides the
+        same. The counts of the job document, which are derived from the ledger, follow soon [S3.2].
+        """
+        ordinals, attempts = tuple(o.ordinal for o in outcomes), tuple(o.attempt for o in outcomes)
+        self.carry_out((JournalEntry(Decision.SUCCEEDED, key, ordinals, attempts),), time)
+        if self._counts_due is None:
+            self._counts_due = self._counted_at + COUNTS_SECONDS
+
+    @property
+    def counts_due(self) -> float | None:
+        """When the counts of the job document must follow the ledger; None: they tell the same."""
+        return self._counts_due
+
     def note_step_document(self, document: StepDocument) -> None:
         """Take up what a step has of its own."""
         self.documented.add(document.ordinal)
@@ -137,13 +167,16 @@ class Situation:
     def close_turn(self, time: Instant) -> Turn:
         """The turn with its writes made up; a new one begins."""
         turn, self.turn = self.turn, Turn()
+        if self._counts_due is not None and (turn.changes or self._counts_due <= time.now):
+            turn.wants_counts = True
         if turn.changes.get("journal") or "status" in turn.changes or turn.wants_counts:
             stages = self.ledger.stage_counts()
             turn.change(counts=total(stages), stage_counts=stages if len(stages) <= MAX_STAGE_COUNTS else ())
+            self._counts_due, self._counted_at = None, time.now
         if turn.changes:
             self.document = replace(self.document, **turn.changes, save=self.document.save + 1, updated_at=time.at)
             turn.save = c.SaveJob(self.document, frozenset(turn.changes))
-            if gone := self.inbox.drop(self.document.journal):
-                turn.say(c.DeleteOutcomes(gone))
+        if gone := self.inbox.drop(self.document.journal):
+            turn.say(c.DeleteOutcomes(gone))
         turn.ledger = self.ledger.take_changes(self.document.fence)
         return turn

@@ -7,6 +7,7 @@ from typing import Any
 
 from choreography_ray.core import commands as c
 from choreography_ray.core.decisions import Effects
+from choreography_ray.core.slot_messages import Exchange
 from choreography_ray.records import LedgerSegment, Run, StepDocument
 
 
@@ -25,6 +26,7 @@ class Turn:
     wants_counts: bool = False
     """The job document's counts are to be taken from the ledger, as it is now."""
     messages: list[c.Command] = field(default_factory=list[c.Command])
+    exchange: c.SendExchange | None = None
 
     def change(self, **fields: Any) -> None:
         """Change fields of the job document with this turn's write of it."""
@@ -34,6 +36,16 @@ class Turn:
         """Do this once the writes are durable."""
         self.messages.append(command)
 
+    def speak(self, exchange: Exchange, *, is_last: bool) -> None:
+        """Tell the throttle what is held. That need not wait for the writes, but for the last word.
+
+        What it says is over has a durable outcome or is dead; what it says has begun may turn out never to.
+        """
+        if is_last:
+            self.say(c.SendExchange(exchange))
+        else:
+            self.exchange = c.SendExchange(exchange)
+
     @property
     def has_writes(self) -> bool:
         """True when something that the next decision may rest on is durable only once this turn is carried out."""
@@ -42,7 +54,7 @@ class Turn:
 
     def commands(self) -> list[c.Command]:
         """The turn in its order."""
-        ordered: list[c.Command | None] = [self.save, *self._effects()]
+        ordered: list[c.Command | None] = [self.exchange, self.save, *self._effects()]
         if self.raised:
             ordered.append(c.SaveStepDocuments(tuple(self.raised)))
         if self.ledger:

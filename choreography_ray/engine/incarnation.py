@@ -23,6 +23,7 @@ from choreography_ray.engine.startup import StartInterrupted, StartRefused, Star
 from choreography_ray.engine.voice import Speak, Voice
 from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.errors import ChoreographyError, Fenced, JobNotFound, StartJobReason, StartReport, UnknownJobType
+from choreography_ray.job import is_overridden
 from choreography_ray.model import HostId, JobId, JobStatus, Progress
 from choreography_ray.progress import progress_of
 from choreography_ray.records import CodeRef, JobDocument, OutcomeDocument
@@ -334,4 +335,5 @@ def _rules(document: JobDocument, code: Loaded) -> JobRules:
         keep_results=document.keep_results,
         keep_after_completed=job.keep_after_completed,
         keep_after_completed_with_failures=job.keep_after_completed_with_failures,
+        is_told_of_successes=is_overridden(job, "on_step_completed_or_stopped"),
     )

@@ -152,17 +152,20 @@ class SimJob:
             await process.gate()
             return reply
 
+        throttles: list[SimThrottle] = []
+
         def ports(engine: JobEngine) -> tuple[Any, Any]:
-            return SimHosts(self, process, engine), SimThrottle(self, process, engine)
+            throttles.append(SimThrottle(self, process, engine))
+            return SimHosts(self, process, engine), throttles[-1]
 
         incarnation = Incarnation(
             self.job_id, self.actor, client, self.load, InlineUser(), world.clock, ports, LEASE, is_current, speak
         )
         self.current, self.process = incarnation, process
         self.incarnation_of[process] = incarnation
-        process.spawn(self._run(incarnation, process))
+        process.spawn(self._run(incarnation, process, throttles))
 
-    async def _run(self, incarnation: Incarnation, process: Process) -> None:
+    async def _run(self, incarnation: Incarnation, process: Process, throttles: list[SimThrottle]) -> None:
         def answer(done: asyncio.Future[Any]) -> None:
             if incarnation is self.current and not self.started.done() and not done.cancelled():
                 self.started.set_result(done.result())
@@ -180,6 +183,8 @@ class SimJob:
             if not self.ended.done():
                 self.ended.set_exception(error)
         else:
+            for throttle in throttles:
+                await throttle.close()
             if process is self.process:
                 await process.gate()
                 self.is_over = True
@@ -220,9 +225,17 @@ class SimThrottle:
 
     def __init__(self, job: SimJob, process: Process, engine: JobEngine) -> None:
         self.job, self.process, self.engine = job, process, engine
+        self.said: set[asyncio.Task[None]] = set()
 
     def send(self, message: Exchange) -> None:
-        self.process.spawn(self._exchange(message))
+        task = self.process.spawn(self._exchange(message))
+        self.said.add(task)
+        task.add_done_callback(self.said.discard)
+
+    async def close(self) -> None:
+        """The last word gets a second to arrive."""
+        if self.said:
+            await asyncio.wait(self.said, timeout=1.0)
 
     async def _exchange(self, message: Exchange) -> None:
         world = self.job.world

@@ -6,6 +6,7 @@ from collections import Counter
 
 from choreography_ray.codec import decode
 from choreography_ray.core.ledger import recount, total
+from choreography_ray.job import label_of
 from choreography_ray.model import JobId
 from choreography_ray.records import JobDocument, StepCode
 from tests.simulation import jobs
@@ -54,8 +55,9 @@ async def _check_steps(world: World, document: JobDocument, request: Batch, stat
     by_code = {code: [p.key for p, c in zip(request.pieces, codes, strict=True) if c == code] for code in StepCode}
     succeeded = Counter(by_code[StepCode.COMPLETED_SUCCESSFULLY])
     failed = Counter(by_code[StepCode.COMPLETED_WITH_FAILURE] + by_code[StepCode.FAILED])
-    assert Counter(state.done) == succeeded
-    assert Counter(state.failed) == failed
+    if document.type_name != label_of(jobs.SilentPieces):
+        assert Counter(state.done) == succeeded
+        assert Counter(state.failed) == failed
     records = await world.store.read_failures(job_id, take=100_000)
     assert Counter(r.step_id for r in records) == failed
     results = await world.store.read_results(job_id, take=100_000)

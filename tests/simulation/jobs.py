@@ -129,10 +129,11 @@ class BatchState(JobState):
     """How often the start hook was called."""
 
 
-class Pieces(Job[Batch, BatchState]):
-    """A job of pieces, kept when it is over."""
+class SilentPieces(Job[Batch, BatchState]):
+    """A job of pieces that is told of none, kept with its results when it is over."""
 
     keep_after_completed = True
+    keep_results = True
 
     def prepare_steps(self, request: Batch):  # type: ignore[no-untyped-def]
         for piece in request.pieces:
@@ -142,16 +143,6 @@ class Pieces(Job[Batch, BatchState]):
         if stage in self.request.continue_stages:
             return StageFailureBehavior.CONTINUE_WITH_NEXT_STAGE
         return StageFailureBehavior.STOP_JOB
-
-    async def on_step_completed_or_stopped(self, step_id: str, result) -> None:  # type: ignore[no-untyped-def, override]
-        if self.request.hook_seconds:
-            await asyncio.sleep(self.request.hook_seconds)
-        if result.is_success:
-            self.state.done.append(step_id)
-        elif result.is_cancelled:
-            self.state.stopped.append(step_id)
-        else:
-            self.state.failed.append(step_id)
 
     def can_retry_failed_steps(self) -> bool:
         return True
@@ -163,6 +154,22 @@ class Pieces(Job[Batch, BatchState]):
         if self.request.closing_seconds:
             await asyncio.sleep(self.request.closing_seconds)
         self.state.is_complete = True
+
+
+class Pieces(SilentPieces):
+    """The same, told of each piece."""
+
+    keep_results = False
+
+    async def on_step_completed_or_stopped(self, step_id: str, result) -> None:  # type: ignore[no-untyped-def, override]
+        if self.request.hook_seconds:
+            await asyncio.sleep(self.request.hook_seconds)
+        if result.is_success:
+            self.state.done.append(step_id)
+        elif result.is_cancelled:
+            self.state.stopped.append(step_id)
+        else:
+            self.state.failed.append(step_id)
 
 
 class KeptPieces(Pieces):

@@ -11,7 +11,7 @@ from choreography_ray.options import JobsOptions
 from choreography_ray.records import Counts
 from tests.simulation.check import check_end
 from tests.simulation.faults import Cut, Fault
-from tests.simulation.jobs import Piece, Pieces, Work, batch
+from tests.simulation.jobs import Piece, Pieces, SilentPieces, Work, batch
 from tests.simulation.loop import run
 from tests.simulation.world import World
 
@@ -26,9 +26,12 @@ OPTIONS = JobsOptions(max_step_attempts=2, step_retry_backoff=timedelta(seconds=
 EXPECTED = Counts(succeeded=15, failed=2, unreachable=1)
 
 
-async def play(world: World) -> None:
+KINDS = (Pieces, SilentPieces)
+
+
+async def play(world: World, kind: type[SilentPieces] = Pieces) -> None:
     Work.world = world
-    job = await world.start(Pieces, batch(PIECES, [10]), options=OPTIONS)
+    job = await world.start(kind, batch(PIECES, [10]), options=OPTIONS)
     await job.ended
     document = await world.document()
     if document.plan is None or (document.status is JobStatus.FAILED and document.start_error):
@@ -40,22 +43,24 @@ async def play(world: World) -> None:
     assert document.counts == EXPECTED
 
 
-def writes_of_the_story() -> tuple[int, int]:
+def writes_of_the_story(kind: type[SilentPieces]) -> tuple[int, int]:
     world = World()
-    run(play(world))
+    run(play(world, kind))
     return world.job_writes[0], world.host_writes[0]
 
 
-JOB_WRITES, HOST_WRITES = writes_of_the_story()
+JOB_WRITES = {kind: writes_of_the_story(kind)[0] for kind in KINDS}
+HOST_WRITES = writes_of_the_story(Pieces)[1]
 
 
 @pytest.mark.parametrize("cut", list(Cut))
 @pytest.mark.parametrize("kills", [True, False])
-def test_the_job_actor_is_cut_at_every_write(cut: Cut, kills: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_job_actor_is_cut_at_every_write(kind: type[SilentPieces], cut: Cut, kills: bool) -> None:
     """A killed job actor is built anew; one whose write got no answer repeats it unchanged."""
-    for at in range(JOB_WRITES):
+    for at in range(JOB_WRITES[kind]):
         world = World(job_faults=[Fault(at, cut, kills)])
-        run(play(world))
+        run(play(world, kind))
         assert world.job_kills == kills, f"the fault at write {at} did not strike"
 
 
@@ -70,8 +75,9 @@ def test_a_host_is_cut_at_every_write(cut: Cut, kills: bool) -> None:
 
 
 @pytest.mark.parametrize("second", range(1, 12))
-def test_the_job_actor_is_cut_twice(second: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_job_actor_is_cut_twice(kind: type[SilentPieces], second: int) -> None:
     """Recovery itself is cut: what it repeats can be repeated again."""
-    for at in range(0, JOB_WRITES, 3):
+    for at in range(0, JOB_WRITES[kind], 3):
         world = World(job_faults=[Fault(at, Cut.AFTER, True), Fault(at + second, Cut.INSIDE, True)])
-        run(play(world))
+        run(play(world, kind))

@@ -27,20 +27,22 @@ from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.storage.memory import MemoryStorage
 from tests.simulation.chaos import Blow, Plan, Story, Strike, play
 from tests.simulation.faults import Cut, Fault
-from tests.simulation.jobs import KeptPieces, Piece
+from tests.simulation.jobs import KeptPieces, Piece, SilentPieces
 from tests.simulation.loop import run
 from tests.simulation.world import Wire
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def story(seed: int, pace: float = 1.0, slots: int = 4, **how: Any) -> Story:
+def story(
+    seed: int, pace: float = 1.0, slots: int = 4, job_class: type[SilentPieces] = KeptPieces, **how: Any
+) -> Story:
     """Two jobs with shared and own hosts, two stages and retries; their hooks take their time, or not."""
     pieces = [
         *(Piece(key=f"a{i}", seconds=pace * i, shared=i % 3, fail_first=i == 1, checkpoints=i % 2) for i in range(6)),
         *(Piece(key=f"b{i}", stage=5, seconds=pace * i, shared=1) for i in range(4)),
     ]
-    plan = Plan(KeptPieces, tuple(pieces), attempts=2, window=2, hook_seconds=0.2 if seed % 2 else 0.0)
+    plan = Plan(job_class, tuple(pieces), attempts=2, window=2, hook_seconds=0.2 if seed % 2 else 0.0)
     return Story((plan, replace(plan, window=None, begins_at=0.5)), slots=slots, seed=seed, **how)
 
 
@@ -64,6 +66,11 @@ def awoken(at: int, cut: Cut) -> Story:
 CALM = [story(seed, pace=0.3) for seed in range(2)]
 COPIES = [story(seed, pace=0.3, wire=Wire(copies=0.6, loss=0.1)) for seed in range(6)]
 CUTS = [story(at, pace=0.3, slots=3, job_faults=(Fault(at, Cut.AFTER, kills=True),)) for at in range(14, 44)]
+SILENT_CUTS = [
+    story(at, pace=0.3, slots=3, job_class=SilentPieces, job_faults=(Fault(at, cut, kills=True),))
+    for at in range(14, 44)
+    for cut in (Cut.BEFORE, Cut.AFTER)
+]
 ISLANDS = [
     Story(
         (Plan(KeptPieces, tuple(Piece(key=f"a{i}", seconds=200.0, shared=i % 2) for i in range(3))),),
@@ -94,8 +101,8 @@ def is_caught(stories: list[Story]) -> bool:
 
 @pytest.mark.parametrize(
     "stories",
-    [CALM, COPIES, CUTS, ISLANDS, RETRIES, AWOKEN],
-    ids=["calm", "copies", "cuts", "islands", "retries", "awoken"],
+    [CALM, COPIES, CUTS, SILENT_CUTS, ISLANDS, RETRIES, AWOKEN],
+    ids=["calm", "copies", "cuts", "silent cuts", "islands", "retries", "awoken"],
 )
 def test_without_a_fault_none_of_these_stories_fails(stories: list[Story]) -> None:
     for one in stories:
@@ -236,6 +243,7 @@ def leases_without_being_confirmed(patch: pytest.MonkeyPatch) -> None:
         (tells_before_it_saves, CALM),
         (drops_the_journal, CUTS),
         (drops_outcomes_too_early, CUTS),
+        (drops_outcomes_too_early, SILENT_CUTS),
         (ignores_the_run, RETRIES),
         (hands_an_outcome_to_hooks_twice, CALM),
         (ignores_the_window, CALM),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.simulation.chaos import Blow, Plan, Story, Strike, play
 from tests.simulation.faults import Cut, Fault
-from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Pieces
+from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Pieces, SilentPieces
 from tests.simulation.loop import run
 from tests.simulation.walks import draw_story
 from tests.simulation.world import Wire
@@ -59,7 +59,7 @@ PIECES = st.lists(
 ).map(lambda pieces: tuple(piece.model_copy(update={"key": f"p{i}"}) for i, piece in enumerate(pieces)))
 PLANS = st.builds(
     Plan,
-    job_class=st.sampled_from((Pieces, KeptPieces, PassingPieces)),
+    job_class=st.sampled_from((Pieces, KeptPieces, PassingPieces, SilentPieces)),
     pieces=PIECES,
     continue_stages=st.sampled_from(((), (0,), (0, 10))),
     window=st.sampled_from((None, 1, 3)),

@@ -6,7 +6,7 @@ import random
 
 from tests.simulation.chaos import Blow, Plan, Story, Strike
 from tests.simulation.faults import Cut, Fault
-from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Pieces
+from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Pieces, SilentPieces
 from tests.simulation.world import Wire
 
 
@@ -48,7 +48,7 @@ def _draw_plan(chance: random.Random) -> Plan:
     if chance.random() < 0.3:
         chance.shuffle(pieces)
     return Plan(
-        job_class=chance.choice((Pieces, KeptPieces, PassingPieces)),
+        job_class=chance.choice((Pieces, KeptPieces, PassingPieces, SilentPieces)),
         pieces=tuple(pieces),
         continue_stages=tuple(stage for stage in stages if chance.random() < 0.5),
         window=chance.choice((None, None, 1, 3)),
