@@ -122,11 +122,15 @@ class PlanSegment:
 
 @dataclass(frozen=True, slots=True)
 class PreparedSegment:
-    """What hosts need of a segment: the ids and initial states of its steps, written when they were prepared."""
+    """What hosts need of a segment: the ids and initial states of its steps, written when they were prepared.
+
+    `plan` is the fence of the plan that it belongs to: an earlier job of the same id had another.
+    """
 
     index: int
     step_ids: tuple[StepId, ...]
     states: tuple[Payload, ...]
+    plan: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,8 @@ class Group:
 class LedgerSegment:
     """The truth about a segment's steps: a `StepCode` per step, and the groups that are assigned [S3.2].
 
-    `kinds` (two bytes a step, little-endian) is written once. `fence` and `save` guard every write [S10.1].
+    `kinds` (two bytes a step, little-endian) is written once. `fence` and `save` guard every write [S10.1]. `plan` is
+    the fence of the plan that it belongs to: an earlier job of the same id had another.
     """
 
     index: int
@@ -153,6 +158,7 @@ class LedgerSegment:
     codes: bytes
     kinds: bytes
     groups: tuple[Group, ...] = ()
+    plan: int = 0
 
 
 class OutcomeKind(StrEnum):
@@ -259,6 +265,8 @@ class KeptResult:
     step_id: StepId
     value: Payload
     stage: int = 0
+    fence: int = 0
+    """Of the incarnation that kept it."""
 
 
 class Decision(StrEnum):
@@ -333,3 +341,27 @@ class JobDocument:
     actor_name: str = ""
     runtime_env: Payload = None
     keep_results: bool = False
+    is_forced: bool = False
+    """Its removal was forced, or is retention's: what is left is deleted without hooks [S9.6, S9.8]."""
+
+
+class RemovedJob(NamedTuple):
+    """What is remembered of a job that was deleted, so that what a late writer left of it can be swept."""
+
+    job_id: JobId
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobBrief:
+    """What whoever looks after all jobs needs to know of one; read without its payloads."""
+
+    job_id: JobId
+    status: JobStatus
+    created_at: datetime
+    updated_at: datetime
+    fence: int = 0
+    has_plan: bool = False
+    is_background: bool = False
+    is_stop_finalized: bool = False
+    is_forced: bool = False

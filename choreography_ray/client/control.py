@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,10 +15,11 @@ from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import job_actor
 from choreography_ray.actors.ray_api import end, find
 from choreography_ray.core.control import REMOVED
-from choreography_ray.core.transitions import bounded, check_job
+from choreography_ray.core.transitions import check_job
 from choreography_ray.engine.rest import RequestKind
+from choreography_ray.engine.taking import delete_taken, give_status, take_over
 from choreography_ray.errors import Fenced, JobNotFound, UnknownJobType
-from choreography_ray.model import HistoryEntry, JobId, JobStatus
+from choreography_ray.model import JobId, JobStatus
 from choreography_ray.records import JobDocument
 from choreography_ray.storage.protocol import JobStorage
 
@@ -85,33 +85,35 @@ class Controller:
             raise JobNotFound(self.job_id)
         return document
 
-    async def take(self, document: JobDocument, status: JobStatus, why: str) -> None:
-        """Give the job a status under a fence of our own: whoever else worked on it must stop [S10.1]."""
+    async def take(
+        self, document: JobDocument, status: JobStatus, why: str, *, is_forced: bool = False
+    ) -> JobDocument | None:
+        """Give the job a status under a fence of our own: whoever else worked on it must stop [S10.1].
+
+        The job as it is then; None when somebody was faster.
+        """
         check_job(document.status, status)
-        fence = await self._storage.next_number("fence")
-        if not await self._storage.raise_fence(self.job_id, document.fence, fence):
-            return  # somebody works on it after all
-        now = datetime.now(UTC)
-        entry = HistoryEntry(at=now, status=status, why=why)
-        history = bounded((*document.history, entry), document.options.max_history)
-        taken = replace(
-            document,
-            fence=fence,
-            save=document.save + 1,
-            status=status,
-            history=history,
-            updated_at=now,
-            is_stop_finalized=False,
-        )
-        await self._storage.save_job(taken, ("status", "history", "is_stop_finalized"))
+        taken = await take_over(self._storage, self.job_id, document.fence)
+        if taken is None or taken.status is not document.status:
+            return None  # somebody works on it after all
+        return await give_status(self._storage, taken, status, why, datetime.now(UTC), is_forced=is_forced)
 
     async def remove_by_force(self) -> None:
         """Delete every record without any hook, after ending the job's actor for good: fence first [S9.6]."""
-        document = await self.document()
-        if document.status is not JobStatus.REMOVING:
-            await self.take(document, JobStatus.REMOVING, "removed by force")
+        taken = await self._take_by_force()
         with contextlib.suppress(ValueError, RayError):
             handle = await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
             await asyncio.to_thread(end, handle)
-        await self._storage.clear_job(self.job_id, keep_results=False)
-        await self._storage.delete_job(self.job_id)
+        await delete_taken(self._storage, taken)
+
+    async def _take_by_force(self) -> JobDocument:
+        while True:
+            document = await self.document()
+            taken = await take_over(self._storage, self.job_id, document.fence)
+            if taken is not None:
+                now = datetime.now(UTC)
+                why = "removed by force"
+                removing = await give_status(self._storage, taken, JobStatus.REMOVING, why, now, is_forced=True)
+                if removing is not None:
+                    return removing
+            await asyncio.sleep(ASK_AGAIN_SECONDS)

@@ -58,7 +58,7 @@ class Reader:
     async def _ledger(self, document: JobDocument) -> tuple[tuple[StepKind, ...], list[LedgerSegment]]:
         assert document.plan is not None
         kinds = await self._storage.read_plan(self.job_id, document.plan.fence)
-        return kinds, await self._storage.read_ledger(self.job_id)
+        return kinds, await self._storage.read_ledger(self.job_id, document.plan.fence)
 
     async def code(self, document: JobDocument) -> LoadedCode:
         """The job's code, loaded here. Raises `UnknownJobType`."""

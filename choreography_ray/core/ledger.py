@@ -34,6 +34,7 @@ class Ledger:
         self.kinds = tuple(kinds)
         self.segment_steps = segment_steps
         self._saves = [segment.save for segment in segments]
+        self._plan = segments[0].plan if segments else 0
         self._codes = bytearray(b"".join(segment.codes for segment in segments))
         self._kind_of = array("H", b"".join(segment.kinds for segment in segments))
         self._groups: dict[Run, Group] = {}
@@ -175,7 +176,7 @@ class Ledger:
                 for run, steps in self._by_segment[index].items()
             )
             codes, kinds = bytes(self._codes[begin:end]), self._kind_of[begin:end].tobytes()
-            changed.append(LedgerSegment(index, fence, self._saves[index], codes, kinds, groups))
+            changed.append(LedgerSegment(index, fence, self._saves[index], codes, kinds, groups, self._plan))
         self._dirty.clear()
         return tuple(changed)
 
@@ -222,9 +223,9 @@ def recount(
     return Ledger(kinds, segments, segment_steps).stage_counts()
 
 
-def split(kind_indexes: Sequence[int], fence: int, segment_steps: int) -> Iterator[LedgerSegment]:
+def split(kind_indexes: Sequence[int], fence: int, segment_steps: int, plan: int = 0) -> Iterator[LedgerSegment]:
     """The segments of a new ledger, every step `PREPARED`, for steps of these kinds."""
     kinds = array("H", kind_indexes)
     for index, begin in enumerate(range(0, len(kinds), segment_steps)):
         part = kinds[begin : begin + segment_steps]
-        yield LedgerSegment(index, fence, 0, bytes(len(part)), part.tobytes())
+        yield LedgerSegment(index, fence, 0, bytes(len(part)), part.tobytes(), plan=plan)

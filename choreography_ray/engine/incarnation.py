@@ -274,7 +274,7 @@ class Incarnation:
         assert self._slots is not None and self._voice is not None
         self._voice.end()
         machine = JobMachine(document, ledger, self._slots, _rules(document, code), time)
-        plans = Plans(self.job_id, self._storage, self._writer, document.plan.segment_steps)
+        plans = Plans(self.job_id, self._storage, self._writer, document.plan)
         self._hooks.plans = plans
         self._hooks.step_type = lambda ordinal: ledger.kinds[ledger.kind(ordinal)].step_type
         engine = JobEngine(

@@ -17,6 +17,7 @@ from choreography_ray.records import (
     Outcome,
     OutcomeKind,
     Payload,
+    PlanRef,
     PreparedSegment,
     StepDocument,
     StepKind,
@@ -29,17 +30,18 @@ KEPT_SEGMENTS = 32
 class Plans:
     """Ids and states of a job's prepared steps."""
 
-    def __init__(self, job_id: JobId, storage: JobStorage, writer: Writer, segment_steps: int) -> None:
+    def __init__(self, job_id: JobId, storage: JobStorage, writer: Writer, plan: PlanRef) -> None:
         self._job_id = job_id
         self._storage = storage
         self._writer = writer
-        self._segment_steps = segment_steps
+        self._plan = plan.fence
+        self._segment_steps = plan.segment_steps
         self._kept: OrderedDict[int, PreparedSegment] = OrderedDict()
 
     async def _segment(self, index: int) -> PreparedSegment:
         segment = self._kept.get(index)
         if segment is None:
-            segment = await self._writer.certain(lambda: self._storage.read_prepared(self._job_id, index))
+            segment = await self._writer.certain(lambda: self._storage.read_prepared(self._job_id, self._plan, index))
             if segment is None:
                 raise LookupError(f"segment {index} of job {self._job_id!r} was never prepared")
             self._kept[index] = segment
@@ -172,6 +174,7 @@ class Plans:
                 await self.step_id(item.outcome.ordinal),
                 item.outcome.value,
                 stage_of(item.outcome.ordinal),
+                item.run.fence,
             )
             for item in items
         ]

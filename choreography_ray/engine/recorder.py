@@ -83,8 +83,9 @@ class Recorder:
             case c.DeleteFailures(read):
                 await certain(lambda: storage.delete_failures(job_id, read))
             case c.ClearJob(keep_results):
-                await certain(lambda: storage.clear_job(job_id, keep_results=keep_results))
+                fence = self._job.document.fence
+                await certain(lambda: storage.clear_job(job_id, fence, keep_results=keep_results))
             case c.DeleteJob():
-                await certain(lambda: storage.delete_job(job_id))
+                await certain(lambda: storage.delete_job(self._job.document))
             case _:
                 assert_never(command)

@@ -116,7 +116,8 @@ class Rest:
     async def clear(self) -> None:
         """Delete all but the summary of a job that ended and is not kept [S9.8]."""
         document = self._job.document
-        await self._writer.certain(lambda: self._storage.clear_job(document.job_id, keep_results=document.keep_results))
+        job_id, fence = document.job_id, document.fence
+        await self._writer.certain(lambda: self._storage.clear_job(job_id, fence, keep_results=document.keep_results))
         await self._job.change(is_cleared=True, request=None, state=None)
 
     async def serve(self) -> JobStatus | None:
@@ -162,6 +163,6 @@ class Rest:
 
     async def _delete(self) -> None:
         await self._hooks.stopped()
-        job_id = self._job.document.job_id
-        await self._writer.certain(lambda: self._storage.clear_job(job_id, keep_results=False))
-        await self._writer.certain(lambda: self._storage.delete_job(job_id))
+        document = self._job.document
+        await self._writer.certain(lambda: self._storage.clear_job(document.job_id, document.fence, keep_results=False))
+        await self._writer.certain(lambda: self._storage.delete_job(document))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 from choreography_ray.authoring.result import describe_exception
@@ -73,6 +74,8 @@ class Startup:
     async def plan(self) -> bool:
         """Call `prepare_steps` and save the whole plan. False: it is empty. Raises `StartRefused`."""
         document = self._job.document
+        # What is there was left by an earlier job of this id, or by a try whose plan was never saved.
+        await self._writer.certain(lambda: self._storage.clear_job(document.job_id, document.fence, keep_results=False))
         details = await self._details()
         pages = self._pages()
         total = segments = 0
@@ -101,8 +104,9 @@ class Startup:
         document = self._job.document
         if document.plan is None:
             return False
-        done = await self._writer.certain(lambda: self._storage.prepared_segments(document.job_id))
-        return len(done) >= document.plan.segments
+        job_id, plan = document.job_id, document.plan
+        done = await self._writer.certain(lambda: self._storage.prepared_segments(job_id, plan.fence))
+        return len(done) >= plan.segments
 
     async def _details(self) -> str:
         try:
@@ -167,7 +171,7 @@ class Startup:
         assert plan is not None
         job_id = document.job_id
         kinds = await self._writer.certain(lambda: self._storage.read_plan(job_id, plan.fence))
-        done = await self._writer.certain(lambda: self._storage.prepared_segments(job_id))
+        done = await self._writer.certain(lambda: self._storage.prepared_segments(job_id, plan.fence))
         refused: list[str] = []
         for index in range(plan.segments):
             segment = await self._read_segment(plan.fence, index)
@@ -184,7 +188,7 @@ class Startup:
             raise StartRefused(StartJobReason.COULD_NOT_PREPARE_JOB_STEPS, (*refused[:MAX_REASONS], *more))
         # What an earlier incarnation was still inserting may have landed after this one had raised the fence.
         await self._writer.certain(lambda: self._storage.fence_ledger(job_id, document.fence))
-        segments = await self._writer.certain(lambda: self._storage.read_ledger(job_id))
+        segments = await self._writer.certain(lambda: self._storage.read_ledger(job_id, plan.fence))
         return Ledger(kinds, segments, plan.segment_steps)
 
     async def _read_segment(self, fence: int, index: int) -> PlanSegment:
@@ -195,15 +199,19 @@ class Startup:
         return segment
 
     def _ledger_segment(self, segment: PlanSegment) -> LedgerSegment:
-        part = next(split([step.kind for step in segment.steps], self._job.document.fence, SEGMENT_STEPS))
-        return LedgerSegment(segment.index, part.fence, 0, part.codes, part.kinds)
+        document = self._job.document
+        assert document.plan is not None
+        part = next(split([step.kind for step in segment.steps], document.fence, SEGMENT_STEPS, document.plan.fence))
+        return replace(part, index=segment.index)
 
     async def _prepare_segment(self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]) -> None:
         states = await self._user.call(self._prepare_steps, segment, kinds, refused)
         if refused:
             return
-        prepared = PreparedSegment(segment.index, tuple(step.step_id for step in segment.steps), tuple(states))
-        job_id = self._job.document.job_id
+        job_id, plan = self._job.document.job_id, self._job.document.plan
+        assert plan is not None
+        step_ids = tuple(step.step_id for step in segment.steps)
+        prepared = PreparedSegment(segment.index, step_ids, tuple(states), plan.fence)
         try:
             await self._writer.certain(lambda: self._storage.save_prepared(job_id, (prepared,)))
         except TooLarge as error:

@@ -26,6 +26,7 @@ from choreography_ray.records import (
     FailedStep,
     Failure,
     Group,
+    JobBrief,
     JobDocument,
     JournalEntry,
     KeptResult,
@@ -215,16 +216,34 @@ def as_job(stored: Document) -> JobDocument:
     return JobDocument(job_id=JobId(stored["job"]), **read)
 
 
+_BRIEF_FIELDS = tuple(f.name for f in dataclasses.fields(JobBrief) if f.name not in {"job_id", "has_plan"})
+BRIEF = dict.fromkeys(("job", "plan.fence", *_BRIEF_FIELDS), 1)
+"""What is read of a job for its brief."""
+
+
+def as_brief(stored: Document) -> JobBrief:
+    """A job's brief, from what `BRIEF` names."""
+    known = known_fields(JobBrief, stored)
+    read = {name: _JOB_FORMS[name][1](value) if name in _JOB_FORMS else value for name, value in known.items()}
+    return JobBrief(JobId(stored["job"]), has_plan=stored.get("plan") is not None, **read)
+
+
+def removed_document(document: JobDocument) -> Document:
+    """What is remembered of a job that is deleted."""
+    own = {"job": document.job_id, "fence": document.fence, "at": at(document.updated_at)}
+    return {"_id": address(document.job_id, document.fence), "schema_version": SCHEMA_VERSION} | own
+
+
 # ---- the plan: lists of any size, in parts
 
 
 def _in_parts(
-    job_id: JobId, n: int, places: Collection[str | int], items: Iterable[tuple[int, _T]], batch: str
+    job_id: JobId, n: int, places: Collection[str | int], items: Iterable[tuple[int, _T]], batch: str, *, plan: int
 ) -> list[tuple[Document, list[_T]]]:
     """A head per part, and its items. `batch` tells the parts of one save from those of another."""
     split = list(parts(items))
     return [
-        (_head(job_id, n, *places, part) | {"part": part, "parts": len(split), "batch": batch}, some)
+        (_head(job_id, n, *places, part) | {"part": part, "parts": len(split), "batch": batch, "plan": plan}, some)
         for part, some in enumerate(split)
     ]
 
@@ -237,7 +256,7 @@ def plan_documents(job_id: JobId, fence: int, kinds: Sequence[StepKind], batch: 
     )
     return [
         head | {"kinds": [dataclasses.asdict(kind) | {"hosting": kind.hosting.value} for kind in some]}
-        for head, some in _in_parts(job_id, -1, ("kinds", fence), sized, batch)
+        for head, some in _in_parts(job_id, -1, ("kinds", fence), sized, batch, plan=fence)
     ]
 
 
@@ -266,7 +285,7 @@ def plan_segment_documents(job_id: JobId, fence: int, segment: PlanSegment, batc
             "kinds": packed([step.kind for step in steps]),
             "requests": [step.request for step in steps],
         }
-        for head, steps in _in_parts(job_id, segment.index, ("plan", fence, segment.index), sized, batch)
+        for head, steps in _in_parts(job_id, segment.index, ("plan", fence, segment.index), sized, batch, plan=fence)
     ]
 
 
@@ -288,16 +307,18 @@ def prepared_documents(job_id: JobId, segment: PreparedSegment, batch: str) -> l
         (checked_size(f"job {job_id!r}, step {step_id!r}: state", state) + 4 * len(step_id) + 32, (step_id, state))
         for step_id, state in zip(segment.step_ids, segment.states, strict=True)
     )
+    places = ("prepared", segment.plan, segment.index)
     return [
         head | {"step_ids": [step_id for step_id, _ in some], "states": [state for _, state in some]}
-        for head, some in _in_parts(job_id, segment.index, ("prepared", segment.index), sized, batch)
+        for head, some in _in_parts(job_id, segment.index, places, sized, batch, plan=segment.plan)
     ]
 
 
 def as_prepared(stored: Sequence[Document]) -> PreparedSegment:
     """Ids and states, from all parts in order."""
     step_ids = tuple(StepId(step_id) for part in stored for step_id in part["step_ids"])
-    return PreparedSegment(int(stored[0]["n"]), step_ids, tuple(state for part in stored for state in part["states"]))
+    states = tuple(state for part in stored for state in part["states"])
+    return PreparedSegment(int(stored[0]["n"]), step_ids, states, int(stored[0].get("plan", 0)))
 
 
 # ---- the ledger
@@ -320,8 +341,8 @@ def ledger_fields(segment: LedgerSegment) -> Document:
 
 def ledger_document(job_id: JobId, segment: LedgerSegment) -> Document:
     """A new segment."""
-    head = _head(job_id, segment.index, segment.index)
-    return head | {"fence": segment.fence, "kinds": segment.kinds} | ledger_fields(segment)
+    head = _head(job_id, segment.index, segment.plan, segment.index)
+    return head | {"plan": segment.plan, "fence": segment.fence, "kinds": segment.kinds} | ledger_fields(segment)
 
 
 def as_ledger(stored: Document) -> LedgerSegment:
@@ -331,9 +352,9 @@ def as_ledger(stored: Document) -> LedgerSegment:
         ordinals = unpacked(group["ordinals"])
         attempts = unpacked_attempts(group["attempts"], len(ordinals))
         groups.append(Group(HostId(group["host"]), as_run(group["run"]), int(group["width"]), ordinals, attempts))
-    return LedgerSegment(
-        int(stored["n"]), int(stored["fence"]), int(stored["save"]), stored["codes"], stored["kinds"], tuple(groups)
-    )
+    guard = int(stored["fence"]), int(stored["save"])
+    plan = int(stored.get("plan", 0))
+    return LedgerSegment(int(stored["n"]), *guard, stored["codes"], stored["kinds"], tuple(groups), plan)
 
 
 # ---- outcomes
@@ -466,10 +487,11 @@ def as_failed_step(stored: Document) -> FailedStep:
 def result_document(job_id: JobId, result: KeptResult) -> Document:
     """A kept result."""
     checked_size(f"job {job_id!r}, step {result.step_id!r}: result", result.value)
-    own = {"step_id": result.step_id, "value": result.value, "stage": result.stage}
+    own = {"step_id": result.step_id, "value": result.value, "stage": result.stage, "fence": result.fence}
     return _head(job_id, result.ordinal, result.ordinal) | own
 
 
 def as_result(stored: Document) -> KeptResult:
     """A kept result."""
-    return KeptResult(int(stored["n"]), StepId(stored["step_id"]), stored.get("value"), int(stored.get("stage", 0)))
+    stage, fence = int(stored.get("stage", 0)), int(stored.get("fence", 0))
+    return KeptResult(int(stored["n"]), StepId(stored["step_id"]), stored.get("value"), stage, fence)

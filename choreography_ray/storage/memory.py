@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 import bson
 from bson.codec_options import CodecOptions
 
-from choreography_ray.model import HostId, JobId
+from choreography_ray.model import HostId, JobId, JobStatus
 from choreography_ray.options import ClusterOptions
 from choreography_ray.records import (
     FailedStep,
+    JobBrief,
     JobDocument,
     KeptResult,
     LedgerSegment,
@@ -27,10 +29,12 @@ from choreography_ray.records import (
     Payload,
     PlanSegment,
     PreparedSegment,
+    RemovedJob,
     Run,
     StepDocument,
     StepKind,
 )
+from choreography_ray.storage.packing import brief_of
 from choreography_ray.storage.protocol import JobFilter
 from choreography_ray.storage.sizes import MAX_PAYLOAD_BYTES, check_size
 
@@ -71,8 +75,8 @@ class _Job:
 
     plans: dict[int, tuple[StepKind, ...]] = field(default_factory=dict[int, tuple[StepKind, ...]])
     segments: dict[tuple[int, int], PlanSegment] = field(default_factory=dict[tuple[int, int], PlanSegment])
-    prepared: dict[int, PreparedSegment] = field(default_factory=dict[int, PreparedSegment])
-    ledger: dict[int, LedgerSegment] = field(default_factory=dict[int, LedgerSegment])
+    prepared: dict[tuple[int, int], PreparedSegment] = field(default_factory=dict[tuple[int, int], PreparedSegment])
+    ledger: dict[tuple[int, int], LedgerSegment] = field(default_factory=dict[tuple[int, int], LedgerSegment])
     outcomes: dict[OutcomeKey, OutcomeDocument] = field(default_factory=dict[OutcomeKey, OutcomeDocument])
     steps: dict[int, StepDocument] = field(default_factory=dict[int, StepDocument])
     failures: dict[int, FailedStep] = field(default_factory=dict[int, FailedStep])
@@ -85,6 +89,7 @@ class MemoryStorage:
     def __init__(self) -> None:
         self._documents: dict[JobId, JobDocument] = {}
         self._jobs: dict[JobId, _Job] = {}
+        self._removed: dict[RemovedJob, datetime] = {}
         self._code: dict[str, bytes] = {}
         self._cluster = ClusterOptions()
         self._numbers: dict[str, int] = {}
@@ -131,15 +136,47 @@ class MemoryStorage:
         self._documents[document.job_id] = _sealed_job(replace(there, **fields), names)
         return True
 
-    async def delete_job(self, job_id: JobId) -> None:
-        self._documents.pop(job_id, None)
+    async def delete_job(self, document: JobDocument) -> None:
+        self._removed[RemovedJob(document.job_id, document.fence)] = document.updated_at
+        there = self._documents.get(document.job_id)
+        if there is not None and (there.fence, there.created_at) == (document.fence, document.created_at):
+            del self._documents[document.job_id]
 
-    async def clear_job(self, job_id: JobId, *, keep_results: bool, keep_failures: bool = False) -> None:
-        there = self._jobs.pop(job_id, None)
-        if there is not None and (keep_results or keep_failures):
-            kept = self._job(job_id)
-            kept.results = there.results if keep_results else {}
-            kept.failures = there.failures if keep_failures else {}
+    async def clear_job(self, job_id: JobId, fence: int, *, keep_results: bool, keep_failures: bool = False) -> None:
+        there = self._job(job_id)
+        there.plans = {key: kept for key, kept in there.plans.items() if key > fence}
+        there.segments = {key: kept for key, kept in there.segments.items() if key[0] > fence}
+        there.prepared = {key: kept for key, kept in there.prepared.items() if key[0] > fence}
+        there.ledger = {key: kept for key, kept in there.ledger.items() if key[0] > fence}
+        there.outcomes = {key: kept for key, kept in there.outcomes.items() if key.run.fence > fence}
+        there.steps = {key: kept for key, kept in there.steps.items() if kept.run.fence > fence}
+        if not keep_failures:
+            there.failures = {key: kept for key, kept in there.failures.items() if kept.run.fence > fence}
+        if not keep_results:
+            there.results = {key: kept for key, kept in there.results.items() if kept.fence > fence}
+        if there == _Job():
+            del self._jobs[job_id]
+
+    async def unfinished_jobs(self, after: JobBrief | None = None, take: int = 100) -> list[JobBrief]:
+        wanted = (
+            one
+            for one in self._documents.values()
+            if one.status.is_interruptible
+            or one.status is JobStatus.REMOVING
+            or (one.status is JobStatus.STOPPED and not one.is_stop_finalized)
+        )
+        return _oldest_first(wanted, after, take)
+
+    async def ended_jobs(self, before: datetime, after: JobBrief | None = None, take: int = 100) -> list[JobBrief]:
+        wanted = (one for one in self._documents.values() if one.status.is_final and one.updated_at < before)
+        return _oldest_first(wanted, after, take)
+
+    async def removed_jobs(self, before: datetime, take: int = 100) -> list[RemovedJob]:
+        return [removed for removed, moment in self._removed.items() if moment < before][:take]
+
+    async def forget_removed(self, removed: Sequence[RemovedJob]) -> None:
+        for one in removed:
+            self._removed.pop(one, None)
 
     # ---- plan
 
@@ -173,40 +210,41 @@ class MemoryStorage:
                 _seal(f"job {job_id!r}, step {step_id!r}: state", state)
                 for step_id, state in zip(segment.step_ids, segment.states, strict=True)
             )
-            prepared[segment.index] = replace(segment, states=tuple(sealed))
+            prepared[segment.plan, segment.index] = replace(segment, states=tuple(sealed))
 
-    async def read_prepared(self, job_id: JobId, index: int) -> PreparedSegment | None:
-        segment = self._job(job_id).prepared.get(index)
+    async def read_prepared(self, job_id: JobId, plan: int, index: int) -> PreparedSegment | None:
+        segment = self._job(job_id).prepared.get((plan, index))
         return None if segment is None else replace(segment, states=tuple(map(_open, segment.states)))
 
-    async def prepared_segments(self, job_id: JobId) -> set[int]:
-        return set(self._job(job_id).prepared)
+    async def prepared_segments(self, job_id: JobId, plan: int) -> set[int]:
+        return {index for there, index in self._job(job_id).prepared if there == plan}
 
     # ---- ledger
 
     async def insert_ledger(self, job_id: JobId, segments: Sequence[LedgerSegment]) -> None:
         ledger = self._job(job_id).ledger
         for segment in segments:
-            ledger.setdefault(segment.index, segment)
+            ledger.setdefault((segment.plan, segment.index), segment)
 
     async def fence_ledger(self, job_id: JobId, fence: int) -> None:
         ledger = self._job(job_id).ledger
-        for index, segment in ledger.items():
+        for place, segment in ledger.items():
             if segment.fence < fence:
-                ledger[index] = replace(segment, fence=fence)
+                ledger[place] = replace(segment, fence=fence)
 
-    async def read_ledger(self, job_id: JobId) -> list[LedgerSegment]:
-        return [segment for _, segment in sorted(self._job(job_id).ledger.items())]
+    async def read_ledger(self, job_id: JobId, plan: int) -> list[LedgerSegment]:
+        return [segment for (there, _), segment in sorted(self._job(job_id).ledger.items()) if there == plan]
 
     async def save_ledger(self, job_id: JobId, segments: Sequence[LedgerSegment]) -> bool:
         ledger = self._job(job_id).ledger
         are_applied = True
         for segment in segments:
-            there = ledger.get(segment.index)
+            place = (segment.plan, segment.index)
+            there = ledger.get(place)
             if there is None or there.fence != segment.fence:
                 are_applied = False
             elif there.save == segment.save - 1:
-                ledger[segment.index] = replace(there, save=segment.save, codes=segment.codes, groups=segment.groups)
+                ledger[place] = replace(there, save=segment.save, codes=segment.codes, groups=segment.groups)
             elif there.save != segment.save:
                 are_applied = False
         return are_applied
@@ -374,6 +412,15 @@ def _matches(document: JobDocument, wanted: JobFilter) -> bool:
         and wanted.labels.items() <= document.labels.items()
         and (wanted.created_before is None or document.created_at < wanted.created_before)
     )
+
+
+def _oldest_first(found: Iterable[JobDocument], after: JobBrief | None, take: int) -> list[JobBrief]:
+    briefs = sorted((brief_of(document) for document in found), key=_age)
+    return [brief for brief in briefs if after is None or _age(brief) > _age(after)][:take]
+
+
+def _age(brief: JobBrief) -> tuple[datetime, JobId]:
+    return brief.created_at, brief.job_id
 
 
 def _chosen(kept: dict[int, _Kept], ordinals: Iterable[int] | None) -> list[_Kept]:

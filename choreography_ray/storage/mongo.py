@@ -18,6 +18,7 @@ import functools
 import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from datetime import datetime
 from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
@@ -42,10 +43,11 @@ from pymongo.errors import (
 
 from choreography_ray.codec import encode
 from choreography_ray.errors import ChoreographyError, StorageUnavailable, TooLarge
-from choreography_ray.model import HostId, JobId
+from choreography_ray.model import HostId, JobId, JobStatus
 from choreography_ray.options import ClusterOptions
 from choreography_ray.records import (
     FailedStep,
+    JobBrief,
     JobDocument,
     KeptResult,
     LedgerSegment,
@@ -53,6 +55,7 @@ from choreography_ray.records import (
     OutcomeKey,
     PlanSegment,
     PreparedSegment,
+    RemovedJob,
     Run,
     StepDocument,
     StepKind,
@@ -82,8 +85,17 @@ _NO_ANSWER = frozenset(
     {1, 6, 7, 13, 18, 50, 64, 89, 91, 133, 134, 189, 262, 317, 358, 9001, 10058, 10107, 11600, 11602, 13435, 13436}
 )
 """The server is broken inside, not primary, shutting down, lost others, ran out of time, or does not let us in."""
-_BY_PLACE = ("prepared", "plan", "ledger", "outcomes", "steps", "failures", "results")
-"""The collections of what belongs to a job, in the order of clearing: without its plan no job may look prepared."""
+_BY_PLACE = {
+    "prepared": "plan",
+    "plan": "plan",
+    "ledger": "plan",
+    "outcomes": "run.0",
+    "steps": "run.0",
+    "failures": "run.0",
+    "results": "fence",
+}
+"""The collections of what belongs to a job, in the order of clearing, and where each says under which fence it was
+written. Without its plan no job may look prepared."""
 
 
 def database_name(namespace: str) -> str:
@@ -245,15 +257,50 @@ class MongoStorage:
         return (await jobs.update_one(applied, {"$set": {"save": document.save}})).matched_count == 1
 
     @_answering
-    async def delete_job(self, job_id: JobId) -> None:
-        await self._in("jobs").delete_one({"_id": address(job_id)})
+    async def delete_job(self, document: JobDocument) -> None:
+        await self._replace("removed", [docs.removed_document(document)])
+        guard = {"_id": address(document.job_id), "fence": document.fence, "created_at": at(document.created_at)}
+        await self._in("jobs").delete_one(guard)
 
     @_answering
-    async def clear_job(self, job_id: JobId, *, keep_results: bool, keep_failures: bool = False) -> None:
+    async def clear_job(self, job_id: JobId, fence: int, *, keep_results: bool, keep_failures: bool = False) -> None:
         kept = {"results": keep_results, "failures": keep_failures}
-        for name in _BY_PLACE:
-            if not kept.get(name):
-                await self._in(name).delete_many({"job": job_id})
+        for name, written_under in _BY_PLACE.items():
+            if not kept.get(name):  # what bears no fence is of an older version, and of this job
+                await self._in(name).delete_many({"job": job_id, written_under: {"$not": {"$gt": fence}}})
+
+    @_answering
+    async def unfinished_jobs(self, after: JobBrief | None = None, take: int = 100) -> list[JobBrief]:
+        unfinished = [status.value for status in JobStatus if status.is_interruptible] + [JobStatus.REMOVING.value]
+        stopped = {"status": JobStatus.STOPPED.value, "is_stop_finalized": False}
+        return await self._briefs({"$or": [{"status": {"$in": unfinished}}, stopped]}, after, take)
+
+    @_answering
+    async def ended_jobs(self, before: datetime, after: JobBrief | None = None, take: int = 100) -> list[JobBrief]:
+        final = [status.value for status in JobStatus if status.is_final]
+        # Created before it was last saved: said too, as it is what the index knows.
+        query = {"status": {"$in": final}, "created_at": {"$lt": at(before)}, "updated_at": {"$lt": at(before)}}
+        return await self._briefs(query, after, take)
+
+    async def _briefs(self, query: Document, after: JobBrief | None, take: int) -> list[JobBrief]:
+        if after is not None:
+            moment, place = at(after.created_at), address(after.job_id)
+            later: list[Document] = [{"created_at": {"$gt": moment}}, {"created_at": moment, "_id": {"$gt": place}}]
+            query = {"$and": [query, {"$or": later}]}
+        order = [("created_at", pymongo.ASCENDING), ("_id", pymongo.ASCENDING)]
+        return [
+            docs.as_brief(found) async for found in self._in("jobs").find(query, docs.BRIEF).sort(order).limit(take)
+        ]
+
+    @_answering
+    async def removed_jobs(self, before: datetime, take: int = 100) -> list[RemovedJob]:
+        found = self._in("removed").find({"at": {"$lt": at(before)}}).limit(take)
+        return [RemovedJob(JobId(stored["job"]), int(stored["fence"])) async for stored in found]
+
+    @_answering
+    async def forget_removed(self, removed: Sequence[RemovedJob]) -> None:
+        if removed:
+            await self._in("removed").delete_many({"_id": {"$in": [address(*one) for one in removed]}})
 
     # ---- plan
 
@@ -284,14 +331,14 @@ class MongoStorage:
         )
 
     @_answering
-    async def read_prepared(self, job_id: JobId, index: int) -> PreparedSegment | None:
-        stored = await self._parts("prepared", job_id, "prepared", index)
+    async def read_prepared(self, job_id: JobId, plan: int, index: int) -> PreparedSegment | None:
+        stored = await self._parts("prepared", job_id, "prepared", plan, index)
         return docs.as_prepared(stored) if stored else None
 
     @_answering
-    async def prepared_segments(self, job_id: JobId) -> set[int]:
+    async def prepared_segments(self, job_id: JobId, plan: int) -> set[int]:
         fields = {"_id": 0, "n": 1, "part": 1, "parts": 1, "batch": 1}
-        found = [stored async for stored in self._in("prepared").find({"job": job_id}, fields)]
+        found = [stored async for stored in self._in("prepared").find({"job": job_id, "plan": plan}, fields)]
         first = {part["n"]: part for part in found if part["part"] == 0}
         whole = dict.fromkeys(first, 0)
         for part in found:
@@ -310,8 +357,9 @@ class MongoStorage:
         await self._in("ledger").update_many({"job": job_id, "fence": {"$lt": fence}}, {"$set": {"fence": fence}})
 
     @_answering
-    async def read_ledger(self, job_id: JobId) -> list[LedgerSegment]:
-        found = [docs.as_ledger(stored) async for stored in self._in("ledger").find({"job": job_id})]
+    async def read_ledger(self, job_id: JobId, plan: int) -> list[LedgerSegment]:
+        query = {"job": job_id, "plan": plan}
+        found = [docs.as_ledger(stored) async for stored in self._in("ledger").find(query)]
         return sorted(found, key=lambda segment: segment.index)
 
     @_answering
@@ -319,7 +367,7 @@ class MongoStorage:
         if not segments:
             return True
         guards: list[Document] = [
-            {"_id": address(job_id, segment.index), "fence": segment.fence, "save": segment.save - 1}
+            {"_id": address(job_id, segment.plan, segment.index), "fence": segment.fence, "save": segment.save - 1}
             for segment in segments
         ]
         writes = [

@@ -22,6 +22,7 @@ from choreography_ray.model import HostId, JobId, JobStatus
 from choreography_ray.options import ClusterOptions
 from choreography_ray.records import (
     FailedStep,
+    JobBrief,
     JobDocument,
     KeptResult,
     LedgerSegment,
@@ -29,6 +30,7 @@ from choreography_ray.records import (
     OutcomeKey,
     PlanSegment,
     PreparedSegment,
+    RemovedJob,
     Run,
     StepDocument,
     StepKind,
@@ -87,12 +89,35 @@ class JobStorage(Protocol):
         """
         ...
 
-    async def delete_job(self, job_id: JobId) -> None:
-        """Delete the job document. The id is free again."""
+    async def delete_job(self, document: JobDocument) -> None:
+        """Delete the job document where the stored fence and `created_at` are the document's. The id is free again.
+
+        One that was taken over meanwhile, or another job of that id, stays. `removed_jobs` tells of it before it goes.
+        """
         ...
 
-    async def clear_job(self, job_id: JobId, *, keep_results: bool, keep_failures: bool = False) -> None:
-        """Delete everything that belongs to the job but its document (and what is to be kept) [S9.8]."""
+    async def clear_job(self, job_id: JobId, fence: int, *, keep_results: bool, keep_failures: bool = False) -> None:
+        """Delete everything that belongs to the job but its document (and what is to be kept) [S9.8]: all that was
+        written under fences up to `fence`. What a later job of that id has is of higher ones, and stays.
+        """
+        ...
+
+    async def unfinished_jobs(self, after: JobBrief | None = None, take: int = 100) -> list[JobBrief]:
+        """Jobs that somebody should be working on, oldest first (`created_at`, then id), those after `after`: being
+        prepared, running, being removed, or stopped and not accounted.
+        """
+        ...
+
+    async def ended_jobs(self, before: datetime, after: JobBrief | None = None, take: int = 100) -> list[JobBrief]:
+        """Jobs of a final status that were last saved before a moment, as `unfinished_jobs` in order."""
+        ...
+
+    async def removed_jobs(self, before: datetime, take: int = 100) -> list[RemovedJob]:
+        """Jobs that were deleted, or soon will be, and last saved before a moment; until they are forgotten."""
+        ...
+
+    async def forget_removed(self, removed: Sequence[RemovedJob]) -> None:
+        """Tell no more of these; those that are forgotten are no error."""
         ...
 
     # ---- plan
@@ -117,12 +142,12 @@ class JobStorage(Protocol):
         """Save ids and initial states of prepared steps, replacing what an earlier try left. Of any size."""
         ...
 
-    async def read_prepared(self, job_id: JobId, index: int) -> PreparedSegment | None:
-        """Ids and initial states of a segment's steps; None when it was not prepared."""
+    async def read_prepared(self, job_id: JobId, plan: int, index: int) -> PreparedSegment | None:
+        """Ids and initial states of the steps of a plan's segment; None when it was not prepared."""
         ...
 
-    async def prepared_segments(self, job_id: JobId) -> set[int]:
-        """Indexes of the segments that are prepared."""
+    async def prepared_segments(self, job_id: JobId, plan: int) -> set[int]:
+        """Indexes of a plan's segments that are prepared."""
         ...
 
     # ---- ledger
@@ -135,8 +160,8 @@ class JobStorage(Protocol):
         """Raise the fence of every segment where it is lower. Later saves under a lower fence fail."""
         ...
 
-    async def read_ledger(self, job_id: JobId) -> list[LedgerSegment]:
-        """All segments, by index."""
+    async def read_ledger(self, job_id: JobId, plan: int) -> list[LedgerSegment]:
+        """All segments of a plan's ledger, by index."""
         ...
 
     async def save_ledger(self, job_id: JobId, segments: Sequence[LedgerSegment]) -> bool:

@@ -116,7 +116,7 @@ async def test_records_of_other_versions_are_read_and_keep_what_we_do_not_know(m
         database["jobs"].update_one({"_id": "job"}, {"$unset": missing, "$set": unknown})
         database["ledger"].update_one({"_id": "job/" + "0" * 16}, {"$unset": {"groups": ""}, "$set": {"future": 1}})
         assert await storage.read_job(JOB) == DOCUMENT
-        assert await storage.read_ledger(JOB) == [LedgerSegment(0, 0, 0, b"\0", b"\0\0")]
+        assert await storage.read_ledger(JOB, 0) == [LedgerSegment(0, 0, 0, b"\0", b"\0\0")]
         assert await storage.raise_fence(JOB, 0, 1)
         stored = database["jobs"].find_one({"_id": "job"})
         assert stored is not None

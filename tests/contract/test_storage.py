@@ -20,6 +20,7 @@ from choreography_ray.records import (
     FailedStep,
     Failure,
     Group,
+    JobBrief,
     JobDocument,
     JournalEntry,
     KeptResult,
@@ -32,6 +33,7 @@ from choreography_ray.records import (
     PlanRef,
     PlanSegment,
     PreparedSegment,
+    RemovedJob,
     Run,
     StageCounts,
     StepCode,
@@ -103,6 +105,7 @@ def full_job() -> JobDocument:
         is_stop_finalized=True,
         is_draining=True,
         is_cleared=True,
+        is_forced=True,
         error="error",
         start_error="FAILED_STARTING_SOME_JOB_STEPS",
         start_details=("one", "two"),
@@ -144,7 +147,7 @@ def test_the_full_records_of_these_tests_set_every_field() -> None:
     assert unset(full_step()) == []
     assert unset(failed(0)) == []
     assert unset(StepKind(0, "app:Step", StepHosting.SHARED_ACTORS, 8, {})) == []
-    assert unset(outcomes()) == unset(segment(groups=GROUPS)) == []
+    assert unset(outcomes()) == unset(segment(groups=GROUPS, plan=5)) == []
 
 
 async def test_a_time_in_another_zone_is_the_same_moment(storage: JobStorage) -> None:
@@ -181,15 +184,100 @@ async def test_a_job_that_is_not_there_is_none(storage: JobStorage) -> None:
     assert await storage.read_job(JOB) is None
     assert not await storage.raise_fence(JOB, 5, 6)
     assert not await storage.save_job(job(save=1), {"state"})
-    await storage.delete_job(JOB)
+    await storage.delete_job(job())
 
 
 async def test_a_deleted_job_leaves_its_id_free(storage: JobStorage) -> None:
     """Also for a job that differs."""
     await storage.insert_job(job())
-    await storage.delete_job(JOB)
+    await storage.delete_job(job())
     assert await storage.read_job(JOB) is None
     assert await storage.insert_job(job(created_at=NOW + timedelta(days=1), fence=9))
+
+
+async def test_only_the_very_job_that_was_read_is_deleted(storage: JobStorage) -> None:
+    """Not one that was taken over meanwhile, and not another of the same id."""
+    await storage.insert_job(job())
+    for other in (job(fence=4), job(created_at=NOW + timedelta(microseconds=1))):
+        await storage.delete_job(other)
+        assert await storage.read_job(JOB) == job()
+
+
+async def test_a_deleted_job_is_remembered_until_it_is_forgotten(storage: JobStorage) -> None:
+    """Each life of an id by itself; only those last saved before the moment, and so many."""
+    later = job(created_at=NOW + timedelta(days=1), updated_at=NOW + timedelta(days=1), fence=9)
+    for one in (job(), later):
+        await storage.insert_job(one)
+        await storage.delete_job(one)
+    first, second = RemovedJob(JOB, 5), RemovedJob(JOB, 9)
+    assert await storage.removed_jobs(NOW) == []
+    assert await storage.removed_jobs(NOW + timedelta(hours=1)) == [first]
+    assert set(await storage.removed_jobs(NOW + timedelta(days=2))) == {first, second}
+    assert len(await storage.removed_jobs(NOW + timedelta(days=2), take=1)) == 1
+    for _ in range(2):
+        await storage.forget_removed([first])
+        assert await storage.removed_jobs(NOW + timedelta(days=2)) == [second]
+
+
+def brief(document: JobDocument) -> JobBrief:
+    return JobBrief(
+        document.job_id,
+        document.status,
+        document.created_at,
+        document.updated_at,
+        document.fence,
+        document.plan is not None,
+        document.is_background,
+        document.is_stop_finalized,
+        document.is_forced,
+    )
+
+
+async def test_unfinished_jobs_come_oldest_first_in_pages(storage: JobStorage) -> None:
+    """Whoever is at work or being removed, and a stopped one that is not accounted."""
+    jobs: list[JobDocument] = []
+    for n, status in enumerate(JobStatus):
+        for is_finalized in (False, True):
+            made = job(
+                f"{n}{is_finalized}",
+                created_at=NOW - timedelta(microseconds=n),
+                status=status,
+                is_stop_finalized=is_finalized,
+                plan=PlanRef(5, 1, 1) if is_finalized else None,
+                is_background=n % 2 == 0,
+                is_forced=n % 3 == 0,
+            )
+            jobs.append(made)
+            await storage.insert_job(made)
+    wanted = [
+        brief(one)
+        for one in jobs
+        if one.status.is_interruptible
+        or one.status is JobStatus.REMOVING
+        or (one.status is JobStatus.STOPPED and not one.is_stop_finalized)
+    ]
+    wanted.sort(key=lambda one: (one.created_at, one.job_id))
+    assert await storage.unfinished_jobs() == wanted
+    paged: list[JobBrief] = []
+    while page := await storage.unfinished_jobs(paged[-1] if paged else None, take=3):
+        assert len(page) <= 3
+        paged += page
+    assert paged == wanted
+
+
+async def test_ended_jobs_come_oldest_first_if_nobody_saved_them_since(storage: JobStorage) -> None:
+    moment = NOW + timedelta(hours=1)
+    for n, status in enumerate(JobStatus):
+        for when in (NOW, moment - timedelta(microseconds=1), moment):
+            made = job(f"{n}{when}", created_at=NOW - timedelta(seconds=n), updated_at=when, status=status)
+            await storage.insert_job(made)
+    found = await storage.ended_jobs(moment)
+    assert {one.status for one in found} == {status for status in JobStatus if status.is_final}
+    assert len(found) == 6
+    assert found == sorted(found, key=lambda one: (one.created_at, one.job_id))
+    assert all(one.updated_at < moment for one in found)
+    assert await storage.ended_jobs(moment, found[1], take=2) == found[2:4]
+    assert await storage.ended_jobs(NOW) == []
 
 
 async def test_a_fence_is_raised_by_compare_and_set(storage: JobStorage) -> None:
@@ -297,27 +385,64 @@ async def test_any_id_is_a_place_of_its_own(storage: JobStorage) -> None:
         read = await storage.read_job(job_id)
         assert read is not None
         assert (read.job_id, read.fence) == (job_id, n)
-        assert [segment.fence for segment in await storage.read_ledger(job_id)] == [n]
+        assert [segment.fence for segment in await storage.read_ledger(job_id, 0)] == [n]
         assert await storage.read_results(job_id) == [KeptResult(n, StepId(f"$.{job_id}"), job_id)]
         assert [found.key.host for found in await storage.read_outcomes(job_id)] == [job_id]
-    await storage.clear_job(ODD_IDS[0], keep_results=False)
-    await storage.delete_job(ODD_IDS[0])
-    assert await storage.read_ledger(ODD_IDS[0]) == []
+    await storage.clear_job(ODD_IDS[0], 0, keep_results=False)
+    await storage.delete_job(job(ODD_IDS[0], fence=0))
+    assert await storage.read_ledger(ODD_IDS[0], 0) == []
     for job_id in ODD_IDS[1:]:
         assert await storage.read_job(job_id) is not None
-        assert await storage.read_ledger(job_id) != []
+        assert await storage.read_ledger(job_id, 0) != []
 
 
 async def _fill(storage: JobStorage, job_id: JobId) -> None:
     await storage.insert_job(job(job_id))
     await storage.save_plan(job_id, 5, [StepKind(0, "app:Step")])
     await storage.save_plan_segments(job_id, 5, [PlanSegment(0, (PlannedStep(StepId("s"), "", 0, 1),))])
-    await storage.save_prepared(job_id, [PreparedSegment(0, (StepId("s"),), (1,))])
-    await storage.insert_ledger(job_id, [LedgerSegment(0, 5, 0, b"\0", b"\0\0")])
+    await storage.save_prepared(job_id, [PreparedSegment(0, (StepId("s"),), (1,), 5)])
+    await storage.insert_ledger(job_id, [LedgerSegment(0, 5, 0, b"\0", b"\0\0", plan=5)])
     await storage.insert_outcome(OutcomeDocument(job_id, OutcomeKey(HostId("h"), Run(5, 1), 0), ()))
     await storage.save_step_documents(job_id, [StepDocument(0, Run(5, 1))])
     await storage.save_failures(job_id, [FailedStep(0, StepId("s"), 1, Run(5, 1), ())])
-    await storage.save_results(job_id, [KeptResult(0, StepId("s"), 1, 7)])
+    await storage.save_results(job_id, [KeptResult(0, StepId("s"), 1, 7, 5)])
+
+
+async def _check_there(storage: JobStorage, job_id: JobId) -> None:
+    assert await storage.read_plan(job_id, 5)
+    assert await storage.read_plan_segment(job_id, 5, 0)
+    assert await storage.read_prepared(job_id, 5, 0)
+    assert await storage.read_ledger(job_id, 5)
+    assert await storage.read_outcomes(job_id)
+    assert await storage.read_step_documents(job_id)
+    assert await storage.read_failures(job_id)
+    assert await storage.read_results(job_id)
+
+
+async def test_clearing_spares_a_later_job_of_the_same_id(storage: JobStorage) -> None:
+    """Whoever was held up on the way to clear the first one hits nothing of the second: its fences are higher."""
+    await _fill(storage, JOB)
+    await storage.clear_job(JOB, 4, keep_results=False)
+    await _check_there(storage, JOB)
+    await storage.clear_job(JOB, 5, keep_results=False)
+    assert await storage.read_results(JOB) == []
+
+
+async def test_a_plan_has_segments_of_its_own(storage: JobStorage) -> None:
+    """What somebody prepares late for an earlier plan is neither seen nor in the way."""
+    old, new = (PreparedSegment(0, (StepId(text),), (text,), plan) for text, plan in (("old", 3), ("new", 5)))
+    await storage.save_prepared(JOB, [old])
+    await storage.insert_ledger(JOB, [LedgerSegment(1, 3, 0, b"\3", b"\0\0", plan=3)])
+    assert await storage.prepared_segments(JOB, 5) == set()
+    assert await storage.read_prepared(JOB, 5, 0) is None
+    assert await storage.read_ledger(JOB, 5) == []
+    mine = LedgerSegment(1, 5, 0, b"\0", b"\0\0", plan=5)
+    await storage.save_prepared(JOB, [new])
+    await storage.insert_ledger(JOB, [mine])
+    assert await storage.read_prepared(JOB, 5, 0) == new
+    assert await storage.read_ledger(JOB, 5) == [mine]
+    assert await storage.save_ledger(JOB, [replace(mine, save=1, codes=b"\1")])
+    assert [one.codes for one in await storage.read_ledger(JOB, 3)] == [b"\3"]
 
 
 @pytest.mark.parametrize("keep_results", [True, False])
@@ -330,14 +455,14 @@ async def test_clearing_deletes_all_but_the_document_and_what_is_kept(
     await _fill(storage, JOB)
     await _fill(storage, other)
     for _ in range(2):
-        await storage.clear_job(JOB, keep_results=keep_results, keep_failures=keep_failures)
+        await storage.clear_job(JOB, 5, keep_results=keep_results, keep_failures=keep_failures)
     assert await storage.read_job(JOB) == job()
     for job_id, is_there in ((JOB, False), (other, True)):
         assert bool(await storage.read_plan(job_id, 5)) == is_there
         assert bool(await storage.read_plan_segment(job_id, 5, 0)) == is_there
-        assert bool(await storage.read_prepared(job_id, 0)) == is_there
-        assert bool(await storage.prepared_segments(job_id)) == is_there
-        assert bool(await storage.read_ledger(job_id)) == is_there
+        assert bool(await storage.read_prepared(job_id, 5, 0)) == is_there
+        assert bool(await storage.prepared_segments(job_id, 5)) == is_there
+        assert bool(await storage.read_ledger(job_id, 5)) == is_there
         assert bool(await storage.read_outcomes(job_id)) == is_there
         assert bool(await storage.read_step_documents(job_id)) == is_there
         assert bool(await storage.read_failures(job_id)) == (is_there or keep_failures)
@@ -390,21 +515,21 @@ async def test_segments_may_be_of_any_size(storage: JobStorage) -> None:
     assert await storage.read_plan_segment(JOB, 5, 0) == planned(0)
     states = PreparedSegment(0, tuple(StepId(str(n)) for n in range(5)), ("z" * (4 * MIB),) * 5)
     await storage.save_prepared(JOB, [states])
-    assert await storage.read_prepared(JOB, 0) == states
-    assert await storage.prepared_segments(JOB) == {0}
+    assert await storage.read_prepared(JOB, 0, 0) == states
+    assert await storage.prepared_segments(JOB, 0) == {0}
 
 
 async def test_prepared_segments_come_back_and_are_counted(storage: JobStorage) -> None:
     """Each save replaces an earlier one of the same index."""
     first = PreparedSegment(0, (StepId("a"), StepId("b")), ({"p": 1}, None))
     second = PreparedSegment(300, (StepId("c"),), (encode({1, 2}),))
-    assert await storage.prepared_segments(JOB) == set()
+    assert await storage.prepared_segments(JOB, 0) == set()
     await storage.save_prepared(JOB, [first, second])
     await storage.save_prepared(JOB, [replace(first, states=(2, 3))])
-    assert await storage.read_prepared(JOB, 0) == replace(first, states=(2, 3))
-    assert await storage.read_prepared(JOB, 300) == second
-    assert await storage.read_prepared(JOB, 1) is None
-    assert await storage.prepared_segments(JOB) == {0, 300}
+    assert await storage.read_prepared(JOB, 0, 0) == replace(first, states=(2, 3))
+    assert await storage.read_prepared(JOB, 0, 300) == second
+    assert await storage.read_prepared(JOB, 0, 1) is None
+    assert await storage.prepared_segments(JOB, 0) == {0, 300}
 
 
 # ---------------------------------------------------------------- ledger
@@ -426,8 +551,8 @@ async def test_the_ledger_comes_back_by_index(storage: JobStorage) -> None:
     await storage.insert_ledger(JOB, [segment(2), segment(0), segment(11, groups=GROUPS)])
     await storage.insert_ledger(JOB, [segment(0, codes=b"\7\7\7"), segment(1)])
     expected = [segment(0), segment(1), segment(2), segment(11, groups=GROUPS)]
-    assert await storage.read_ledger(JOB) == expected
-    assert await storage.read_ledger(JobId("none")) == []
+    assert await storage.read_ledger(JOB, 0) == expected
+    assert await storage.read_ledger(JobId("none"), 0) == []
 
 
 async def test_a_ledger_save_writes_codes_and_groups_where_fence_and_save_fit(storage: JobStorage) -> None:
@@ -436,9 +561,9 @@ async def test_a_ledger_save_writes_codes_and_groups_where_fence_and_save_fit(st
     change = [segment(0, 1, codes=b"\3\3\3", groups=GROUPS, kinds=b""), segment(1, 1, codes=b"\4\4\4")]
     for _ in range(2):
         assert await storage.save_ledger(JOB, change)
-    assert await storage.read_ledger(JOB) == [replace(change[0], kinds=segment().kinds), change[1]]
+    assert await storage.read_ledger(JOB, 0) == [replace(change[0], kinds=segment().kinds), change[1]]
     assert await storage.save_ledger(JOB, [segment(0, 2)])
-    assert await storage.read_ledger(JOB) == [segment(0, 2), change[1]]
+    assert await storage.read_ledger(JOB, 0) == [segment(0, 2), change[1]]
     assert await storage.save_ledger(JOB, [])
 
 
@@ -447,7 +572,7 @@ async def test_a_ledger_save_with_one_segment_fenced_is_false(storage: JobStorag
     """The others may be written: each segment is one atomic write. What is fenced is not."""
     await storage.insert_ledger(JOB, [segment(0), segment(1)])
     assert not await storage.save_ledger(JOB, [segment(0, 1, codes=b"\3\3\3"), replace(wrong, codes=b"\7\7\7")])
-    read = await storage.read_ledger(JOB)
+    read = await storage.read_ledger(JOB, 0)
     assert read[1:] == [segment(1)]
     assert read[0] in (segment(0), segment(0, 1, codes=b"\3\3\3"))
 
@@ -458,7 +583,7 @@ async def test_a_half_applied_ledger_save_is_finished_by_repeating_it(storage: J
     change = [segment(0, 1, codes=b"\3\3\3"), segment(1, 1, codes=b"\4\4\4")]
     assert await storage.save_ledger(JOB, change[:1])
     assert await storage.save_ledger(JOB, change)
-    assert await storage.read_ledger(JOB) == change
+    assert await storage.read_ledger(JOB, 0) == change
 
 
 async def test_a_raised_fence_keeps_older_writers_out_of_every_segment(storage: JobStorage) -> None:
@@ -468,10 +593,10 @@ async def test_a_raised_fence_keeps_older_writers_out_of_every_segment(storage: 
     await storage.insert_ledger(other, [segment(0)])
     for _ in range(2):
         await storage.fence_ledger(JOB, 7)
-    assert [(one.fence, one.save) for one in await storage.read_ledger(JOB)] == [(7, 0), (9, 0), (7, 4)]
+    assert [(one.fence, one.save) for one in await storage.read_ledger(JOB, 0)] == [(7, 0), (9, 0), (7, 4)]
     assert not await storage.save_ledger(JOB, [segment(0, 1)])
     assert await storage.save_ledger(JOB, [segment(0, 1, 7)])
-    assert await storage.read_ledger(other) == [segment(0)]
+    assert await storage.read_ledger(other, 0) == [segment(0)]
 
 
 async def test_a_save_and_a_fence_that_race_leave_one_truth(storage: JobStorage) -> None:
@@ -480,7 +605,7 @@ async def test_a_save_and_a_fence_that_race_leave_one_truth(storage: JobStorage)
     await storage.insert_ledger(JOB, segments)
     change = [segment(n, 1, codes=b"\3\3\3") for n in range(20)]
     saved, _ = await asyncio.gather(storage.save_ledger(JOB, change), storage.fence_ledger(JOB, 6))
-    read = await storage.read_ledger(JOB)
+    read = await storage.read_ledger(JOB, 0)
     assert {one.fence for one in read} == {6}
     if saved:
         assert {one.codes for one in read} == {b"\3\3\3"}
@@ -725,7 +850,7 @@ async def test_what_no_document_can_hold_is_refused_with_its_size(storage: JobSt
         assert "job" in caught.value.what
     assert await storage.read_job(JobId("large")) is None
     assert await storage.save_job(job(save=1, details="goes on"), {"details"})
-    await storage.delete_job(JOB)
+    await storage.delete_job(job())
 
 
 async def test_parts_that_fit_alone_but_not_together_are_refused(storage: JobStorage) -> None:

@@ -36,7 +36,7 @@ async def check_end(world: World, job_id: str = "job") -> None:
     if document.is_cleared:
         await _check_cleared(world, document)
         return
-    segments = await world.store.read_ledger(JobId(job_id))
+    segments = await world.store.read_ledger(JobId(job_id), document.plan.fence)
     kinds = await world.store.read_plan(JobId(job_id), document.plan.fence)
     stages = recount(kinds, segments, document.plan.segment_steps)
     assert counts == total(stages)
