@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 WRITES = frozenset(
     {
         "insert_job", "raise_fence", "save_job", "clear_job", "delete_job", "save_plan", "save_plan_segments",
-        "save_prepared", "insert_ledger", "fence_ledger", "save_ledger", "insert_outcome", "delete_outcomes", "save_step_documents",
-        "delete_step_documents", "save_failures", "delete_failures", "save_results",
+        "save_prepared", "insert_ledger", "fence_ledger", "save_ledger", "insert_outcome", "delete_outcomes",
+        "save_step_documents", "delete_step_documents", "save_failures", "delete_failures", "save_results",
     }
 )  # fmt: skip
 BULK = {
