@@ -228,7 +228,7 @@ class StepDocument:
     """Only for a step that has something of its own [S12.2]: a checkpoint, a retry, a crash count, a stop.
 
     Written only where the stored (`run`, `is_closed`) is not greater, a closed run being greater than the open one.
-    A write with `state` None or empty `attempts` leaves those two as they are stored.
+    A write with `state` None, `stop` None or empty `attempts` leaves those as they are stored.
     """
 
     ordinal: int
@@ -237,7 +237,8 @@ class StepDocument:
     attempt: int = 1
     due: datetime | None = None
     crashes: int = 0
-    is_stopped: bool = False
+    stop: Run | None = None
+    """The run that somebody stopped, this step alone: of a later run it says nothing [S9.7]."""
     base: int = 0
     """Attempts that were used up before the failed steps were last run again: the budget counts from there [S7.3]."""
     state: Payload = None

@@ -113,9 +113,9 @@ class HostActor:
         """Begin a group, once."""
         return self._engine.accept(work)
 
-    async def stop(self, run: Run, fence: int) -> None:
-        """Stop a run; what has not begun never will."""
-        self._engine.stop(run, fence)
+    async def stop(self, run: Run, fence: int, ordinals: tuple[int, ...] = ()) -> None:
+        """Stop steps of a run, all if none is named; what has not begun never will."""
+        self._engine.stop(run, fence, ordinals)
 
     async def has_begun(self, run: Run, fence: int) -> bool:
         """Whether the run was begun here; it never will be if not."""

@@ -89,12 +89,12 @@ class RayHosts:
             known.is_ended = True
             self._spawn(self._kill(known))
 
-    def stop(self, host: HostId, run: Run) -> None:
+    def stop(self, host: HostId, run: Run, ordinals: tuple[int, ...] = ()) -> None:
         """See `engine.ports.HostsPort`."""
         known = self._hosts.get(host)
         if known is not None:
             fence = self._engine.machine.document.fence
-            self._spawn(self._tell(known, lambda handle: handle.stop.remote(run, fence)))
+            self._spawn(self._tell(known, lambda handle: handle.stop.remote(run, fence, ordinals)))
 
     def kill(self, host: HostId) -> None:
         """See `engine.ports.HostsPort`."""

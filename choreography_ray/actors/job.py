@@ -23,7 +23,7 @@ from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.incarnation import Incarnation
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.ports import HostsPort, Lease, ThrottlePort
-from choreography_ray.engine.rest import RequestKind
+from choreography_ray.engine.rest import Request
 from choreography_ray.engine.writes import Writer
 from choreography_ray.errors import Fenced, JobNotFound, UnknownJobType
 from choreography_ray.model import HostId, JobId, JobStatus
@@ -219,7 +219,7 @@ class JobActor:
         async with self._call() as incarnation:
             await incarnation.deliver(document)
 
-    async def request(self, what: RequestKind) -> str | int:
+    async def request(self, what: Request) -> str | int:
         """Somebody asks for a change of the job; the answer, once what it says is durable [S9]."""
         async with self._call() as incarnation:
             return await incarnation.request(what)

@@ -125,10 +125,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class StopGroup:
-    """Tell a host to stop the steps of a run: what has not begun never will; repeated until it has answered."""
+    """Tell a host to stop steps of a run, all if none is named: what has not begun never will.
+
+    Repeated until it has answered.
+    """
 
     host: HostId
     run: Run
+    ordinals: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

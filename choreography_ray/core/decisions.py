@@ -108,9 +108,8 @@ def _take_effect(
         effects.retries.append(decided)
         return
     if decision is Decision.STOPPED:
-        # What a resume goes on from: needed only where it differs from the initial state.
-        if is_documented or outcome.state is not None or outcome.attempt > 1 or outcome.crash:
-            effects.stopped.append(decided)
+        # What a resume goes on from; and that there is such a document says that the step had a place [S5.6].
+        effects.stopped.append(decided)
         return
     if decision is Decision.SUCCEEDED:
         if keep_results:
@@ -123,8 +122,9 @@ def _take_effect(
 
 def _carry_out_without_document(ledger: Ledger, entry: JournalEntry, effects: Effects, latest: Run) -> None:
     if entry.decision is Decision.UNREACHABLE:
-        for ordinal in ledger.ordinals_with(StepCode.PREPARED, after_stage=entry.after_stage):
-            ledger.settle(ordinal, StepCode.UNREACHABLE)
+        for code in (StepCode.PREPARED, StepCode.STOPPED):  # single steps may have been stopped ahead of their stage
+            for ordinal in ledger.ordinals_with(code, after_stage=entry.after_stage):
+                ledger.settle(ordinal, StepCode.UNREACHABLE)
         return
     for ordinal, attempt in zip(entry.ordinals, entry.attempts, strict=True):
         if ledger.code(ordinal) != entry.left:

@@ -201,7 +201,15 @@ class CompletionHookRan:
     error: str = ""
 
 
-Request = StopAsked | ResumeAsked | RetryAsked | RemoveAsked
+@dataclass(frozen=True, slots=True)
+class StepStopAsked:
+    """Somebody stops one step [S9.7]."""
+
+    receipt: int
+    ordinal: int
+
+
+Request = StopAsked | ResumeAsked | RetryAsked | RemoveAsked | StepStopAsked
 """What people ask for."""
 
 CodeAnswer = (

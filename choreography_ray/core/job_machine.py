@@ -5,8 +5,8 @@ is finished. A call of `handle` takes the events that have come in and returns o
 order of PROTOCOLS part 1, then what is told and asked. The engine carries a turn out whole before it asks for the
 next, so what a turn rests on is durable.
 
-The parts: `inbox` (outcomes), `placing` (what starts), `stages` (the way to the end), `stopping` and `control` (what
-people ask for), over one `situation`.
+The parts: `inbox` (outcomes), `placing` (what starts), `stages` (the way to the end), `stopping`, `step_stops` and
+`control` (what people ask for), over one `situation`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from choreography_ray.core.situation import JobRules, Situation
 from choreography_ray.core.slot_messages import Held
 from choreography_ray.core.slots import IncarnationDoubted, JobSlots
 from choreography_ray.core.stages import Stages
+from choreography_ray.core.step_stops import StepStops
 from choreography_ray.core.stopping import Stopping
 from choreography_ray.errors import Fenced
 from choreography_ray.model import HostId, JobStatus, StepHosting
@@ -52,6 +53,7 @@ class JobMachine:
         self._placing = Placing(self._job)
         self._stages = Stages(self._job)
         self._stopping = Stopping(self._job)
+        self._step_stops = StepStops(self._job, self._stopping)
         self._control = Control(self._job, self._stages, self._stopping, start)
         self._resume_failures = 0
         self._ticks_to_skip = 0
@@ -93,6 +95,7 @@ class JobMachine:
             self._take(event, time)
         self._job.queue.ripen(time.now)
         self._tick(time)
+        self._step_stops.pursue(time)
         self._control.pursue(time)
         self._tell_hooks()
         self._stages.advance(time)
@@ -119,6 +122,7 @@ class JobMachine:
             job.note_step_document(document)
         for outcome_document in outcomes:
             job.inbox.note(outcome_document)
+        self._step_stops.restore(documents)
         waiting = [d for d in documents if job.ledger.code(d.ordinal) == StepCode.AWAITING_RETRY]
         job.carry_out(job.document.journal, time)
         for document in waiting:
@@ -178,7 +182,7 @@ class JobMachine:
                 self._job.turn.say(c.Acknowledge((event.receipt,)))
             case e.HooksRan():
                 self._decide(event, time)
-            case e.StopAsked() | e.ResumeAsked() | e.RetryAsked() | e.RemoveAsked():
+            case e.StopAsked() | e.ResumeAsked() | e.RetryAsked() | e.RemoveAsked() | e.StepStopAsked():
                 self._take_request(event, time)
             case _:
                 self._take_answer(event, time)
@@ -193,6 +197,8 @@ class JobMachine:
                 self._control.retry(event)
             case e.RemoveAsked():
                 self._control.remove(event, time)
+            case e.StepStopAsked():
+                self._step_stops.ask(event, time)
             case _:
                 assert_never(event)
 
@@ -248,9 +254,8 @@ class JobMachine:
             self._stopping.note_moved(outcome.ordinal, key)
             return
         used = outcome.attempt - job.bases.get(outcome.ordinal, 0)
-        is_resting = job.status in (JobStatus.STOPPED, JobStatus.REMOVING)
         may_retry = outcome.kind is OutcomeKind.FAILED and used < job.document.options.max_step_attempts
-        job.inbox.put(c.ReportedOutcome(key, outcome, may_retry and not is_resting))
+        job.inbox.put(c.ReportedOutcome(key, outcome, may_retry and not job.is_to_stop(outcome.ordinal)))
 
     def _run_over(self, host: HostId, run: Run, time: Instant) -> None:
         job = self._job
@@ -331,7 +336,7 @@ class JobMachine:
         if kind is OutcomeKind.START_FAILED or is_crashed:
             failure = event.failure if event is not None else None
             return Outcome(ordinal, attempt, kind, failure=failure, crash=crash, has_document=may_have_document)
-        if job.status in (JobStatus.STOPPED, JobStatus.REMOVING):
+        if job.is_to_stop(ordinal):
             return Outcome(ordinal, attempt, OutcomeKind.STOPPED, crash=crash, has_document=may_have_document)
         return Outcome(ordinal, attempt, OutcomeKind.MOVED, crash=crash)
 
@@ -397,6 +402,7 @@ class JobMachine:
             job.start.wake_at,
             self._stages.ask_again_at,
             self._stopping.wake_at,
+            self._step_stops.wake_at,
             self._control.wake_at,
             self._tick_at,
             job.counts_due,

@@ -64,6 +64,8 @@ class Situation:
         self.crashes: dict[int, int] = {}
         self.documented: set[int] = set()
         """Steps that have a document of their own, as far as the job knows."""
+        self.stopping_steps: set[int] = set()
+        """Steps that somebody stops, each by itself, until they are accounted [S9.7]."""
         self.queue = WorkQueue(ledger, self.attempts)
         self.hosts = HostTable(ledger.kinds)
         self.inbox = Inbox(ledger)
@@ -83,6 +85,10 @@ class Situation:
         """The job's status, with what this turn makes of it."""
         status: JobStatus = self.turn.changes.get("status", self.document.status)
         return status
+
+    def is_to_stop(self, ordinal: int) -> bool:
+        """Whether the step is to come to rest: it gets no further attempt, and no other host."""
+        return self.status in (JobStatus.STOPPED, JobStatus.REMOVING) or ordinal in self.stopping_steps
 
     def next_number(self) -> int:
         """A number that this incarnation has not used: for runs and tickets."""

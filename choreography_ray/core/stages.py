@@ -9,6 +9,9 @@ from choreography_ray.core.situation import Situation
 from choreography_ray.model import AdmissionMoment, JobStatus, StageFailureBehavior
 from choreography_ray.records import Decision, JournalEntry, StepCode
 
+STEP_STOPPED = "STEP_STOPPED"
+"""Why a job is stopped that nobody has stopped as a whole [S9.7]."""
+
 
 class Stages:
     """Leads the job from its first stage to its end. Goes on only when all is quiet: what it rests on is durable."""
@@ -22,7 +25,9 @@ class Stages:
     def enter(self, stage: int) -> None:
         """Take up the steps of a stage; warm hosts that it has no use for end."""
         job = self._job
-        job.queue.enter_stage(stage)
+        codes = job.ledger
+        had_a_place = [o for o in job.documented if codes.code(o) == StepCode.PREPARED and codes.stage(o) == stage]
+        job.queue.enter_stage(stage, had_a_place)
         job.is_stage_open = True
         here = (k for k, kind in enumerate(job.ledger.kinds) if kind.stage == stage)
         for host in job.hosts.useless(here):
@@ -47,9 +52,19 @@ class Stages:
             self.enter(stage)
         elif job.status is JobStatus.RUNNING and self._is_over(job.document.stage):
             self._leave(time)
+        elif job.status is JobStatus.RUNNING and self._is_stopped(job.document.stage):
+            # Single steps were stopped, and nothing else of the stage can run: the job comes to rest [S9.7].
+            job.start.stopped()
+            job.change_status(JobStatus.STOPPED, time, why=STEP_STOPPED)
+            job.turn.change(is_stop_finalized=False, is_draining=False)
 
     def _is_over(self, stage: int | None) -> bool:
         return stage is not None and self._job.ledger.open_steps(stage) == 0
+
+    def _is_stopped(self, stage: int | None) -> bool:
+        if stage is None:
+            return False
+        return 0 < self._job.ledger.open_steps(stage) == self._job.ledger.count(stage, StepCode.STOPPED)
 
     def _leave(self, time: Instant) -> None:
         job, stage = self._job, self._job.document.stage

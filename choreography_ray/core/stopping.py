@@ -50,19 +50,26 @@ class Stopping:
         if view.phase is HostPhase.FOUND or view.host in self._ended or not job.inbox.is_expected(group.run):
             return
         if view.phase is HostPhase.STARTING:
-            self._end(view.host)  # it has begun nothing, and never will
+            self.end(view.host)  # it has begun nothing, and never will
         elif group.run not in self._told:
             self._told[group.run] = time.now
             job.turn.say(c.StopGroup(view.host, group.run))
-        elif time.now >= self._told[group.run] + self._patience:
-            self._end(view.host)
+        elif time.now >= self._told[group.run] + self.patience:
+            self.end(view.host)
 
-    def _end(self, host: HostId) -> None:
-        self._ended.add(host)
-        self._job.turn.say(c.KillHost(host))
+    def end(self, host: HostId) -> None:
+        """End a host's process from outside, once; what it owes is settled when its death is confirmed."""
+        if host not in self._ended:
+            self._ended.add(host)
+            self._job.turn.say(c.KillHost(host))
+
+    def is_ended(self, host: HostId) -> bool:
+        """Whether the host's process is being ended."""
+        return host in self._ended
 
     @property
-    def _patience(self) -> float:
+    def patience(self) -> float:
+        """Seconds that a body has to end by itself once it was told to."""
         return max(0.0, self._job.document.options.step_stop_timeout.total_seconds())
 
     @property
@@ -71,7 +78,7 @@ class Stopping:
         if not self.is_pursued:
             return None
         waiting = [
-            self._told[view.group.run] + self._patience
+            self._told[view.group.run] + self.patience
             for view in self._job.hosts.all()
             if view.group is not None and view.group.run in self._told and view.host not in self._ended
         ]
@@ -82,20 +89,15 @@ class Stopping:
         return self._account_moved() or self._account_retries() or self._account_fresh()
 
     def _account_moved(self) -> bool:
-        job = self._job
-        moved = job.queue.take_singles()
+        moved = self._job.queue.take_singles()
         for ordinal, attempt in moved:
-            crash = job.crashes.get(ordinal, 0)
-            outcome = Outcome(ordinal, attempt, OutcomeKind.STOPPED, crash=crash)
-            job.inbox.put(c.ReportedOutcome(self._moved[ordinal], outcome, may_retry=False, is_made_by_job=True))
+            self._job.inbox.put(self.given_up(ordinal, attempt))
         return bool(moved)
 
     def _account_retries(self) -> bool:
-        # Counted as failed, at once: the next attempt was promised and will not be made [S7.2].
         retries = self._job.queue.take_retries()
         for ordinal, attempt in retries:
-            outcome = Outcome(ordinal, attempt - 1, OutcomeKind.FAILED)
-            self._put(outcome, StepCode.AWAITING_RETRY)
+            self._job.inbox.put(waiting_for_retry(ordinal, attempt))
         return bool(retries)
 
     def _account_fresh(self) -> bool:
@@ -105,8 +107,22 @@ class Stopping:
         if batch is None:
             return False
         for ordinal, attempt in zip(batch.ordinals, batch.attempts, strict=True):
-            self._put(Outcome(ordinal, attempt, OutcomeKind.STOPPED), StepCode.PREPARED)
+            self._job.inbox.put(never_started(ordinal, attempt))
         return True
 
-    def _put(self, outcome: Outcome, left: StepCode) -> None:
-        self._job.inbox.put(c.ReportedOutcome(None, outcome, may_retry=False, left=left, is_made_by_job=True))
+    def given_up(self, ordinal: int, attempt: int) -> c.ReportedOutcome:
+        """What a stop makes of a step whose run was given up, before it has another."""
+        outcome = Outcome(ordinal, attempt, OutcomeKind.STOPPED, crash=self._job.crashes.get(ordinal, 0))
+        return c.ReportedOutcome(self._moved[ordinal], outcome, may_retry=False, is_made_by_job=True)
+
+
+def never_started(ordinal: int, attempt: int) -> c.ReportedOutcome:
+    """What a stop makes of a step that is only prepared."""
+    outcome = Outcome(ordinal, attempt, OutcomeKind.STOPPED)
+    return c.ReportedOutcome(None, outcome, may_retry=False, left=StepCode.PREPARED, is_made_by_job=True)
+
+
+def waiting_for_retry(ordinal: int, attempt: int) -> c.ReportedOutcome:
+    """What a stop makes of a step that waits for `attempt`: failed, at once, as that will not be made [S7.2]."""
+    outcome = Outcome(ordinal, attempt - 1, OutcomeKind.FAILED)
+    return c.ReportedOutcome(None, outcome, may_retry=False, left=StepCode.AWAITING_RETRY, is_made_by_job=True)

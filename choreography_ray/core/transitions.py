@@ -35,7 +35,7 @@ STEP_TRANSITIONS: Final[Mapping[S, frozenset[S]]] = {
         }
     ),
     S.AWAITING_RETRY: frozenset({S.SCHEDULED, S.COMPLETED_WITH_FAILURE}),
-    S.STOPPED: frozenset({S.PREPARED}),
+    S.STOPPED: frozenset({S.PREPARED, S.UNREACHABLE}),
     S.COMPLETED_SUCCESSFULLY: frozenset(),
     S.COMPLETED_WITH_FAILURE: frozenset({S.PREPARED}),
     S.FAILED: frozenset({S.PREPARED}),

@@ -1,14 +1,15 @@
 """Which step starts next: the queue of a stage [S5.6].
 
 In this order: steps whose host died, each alone, so that a guilty one is found [S10]; retries that are due; steps
-never started, in the order of the plan. A step waits here or is assigned in the ledger, never both.
+that had a place before the job was stopped; steps never started, in the order of the plan. A step waits here or is
+assigned in the ledger, never both.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from choreography_ray.core.ledger import Ledger
@@ -39,12 +40,17 @@ class WorkQueue:
         self._due: dict[int, deque[tuple[int, int]]] = {}
         self._later: list[tuple[float, int, int]] = []
         self._fresh_left = 0
+        self._withdrawn: set[int] = set()
 
-    def enter_stage(self, stage: int) -> None:
-        """Take up the steps of a stage that the ledger shows as prepared."""
+    def enter_stage(self, stage: int, first: Collection[int] = ()) -> None:
+        """Take up the steps of a stage that the ledger shows as prepared; those in `first` had a place before."""
         kinds = [k for k, kind in enumerate(self._ledger.kinds) if kind.stage == stage]
-        self._fresh = {k: _Fresh(self._ledger.ordinals_of_kind(k)) for k in kinds}
-        self._fresh_left = self._ledger.count(stage, StepCode.PREPARED)
+        preferred: dict[int, list[int]] = {k: [] for k in kinds}
+        for ordinal in sorted(first):
+            preferred.get(self._ledger.kind(ordinal), []).append(ordinal)
+        self._fresh = {k: _Fresh(self._ledger.ordinals_of_kind(k), preferred[k], self._withdrawn) for k in kinds}
+        here = sum(self._ledger.stage(o) == stage for o in self._withdrawn)
+        self._fresh_left = self._ledger.count(stage, StepCode.PREPARED) - here
 
     def put_single(self, ordinal: int, attempt: int) -> None:
         """A step whose run was given up goes first, alone."""
@@ -59,6 +65,29 @@ class WorkQueue:
         while self._later and self._later[0][0] <= now:
             _, ordinal, attempt = heapq.heappop(self._later)
             self._due.setdefault(self._ledger.kind(ordinal), deque()).append((ordinal, attempt))
+
+    def withdraw(self, ordinal: int) -> int | None:
+        """Give this step to nobody any more; the attempt that it waited for. None: it does not wait here."""
+        code = self._ledger.code(ordinal)
+        if code == StepCode.PREPARED:
+            self._withdrawn.add(ordinal)
+            self._fresh_left -= self._ledger.kind(ordinal) in self._fresh
+            return self._attempts.get(ordinal, 1)
+        waiting = self._singles if code == StepCode.SCHEDULED else self._due.get(self._ledger.kind(ordinal), deque())
+        for step in waiting:
+            if step[0] == ordinal:
+                waiting.remove(step)
+                return step[1]
+        for later in self._later:
+            if later[1] == ordinal:
+                self._later.remove(later)
+                heapq.heapify(self._later)
+                return later[2]
+        return None
+
+    def readmit(self, ordinal: int) -> None:
+        """A step that was withdrawn is accounted: when it is prepared again it may start."""
+        self._withdrawn.discard(ordinal)
 
     def take_singles(self) -> list[tuple[int, int]]:
         """Every step whose run was given up, with its attempt: none of them waits here any more."""
@@ -119,7 +148,7 @@ class WorkQueue:
         head = self._head()
         return None if head is None else head[1]
 
-    def _head(self) -> tuple[int, int] | None:
+    def _head(self) -> tuple[tuple[bool, int], int] | None:
         heads = ((head, kind) for kind, fresh in self._fresh.items() if (head := fresh.head(self._ledger)) is not None)
         return min(heads, default=None)
 
@@ -157,29 +186,43 @@ class WorkQueue:
 
 
 class _Fresh:
-    """The steps of one kind that were never started, taken in order."""
+    """The steps of one kind that are prepared, in order: those that had a place before, then the others."""
 
-    __slots__ = ("_at", "_ordinals")
+    __slots__ = ("_at", "_first", "_ordinals", "_withdrawn")
 
-    def __init__(self, ordinals: Sequence[int]) -> None:
+    def __init__(self, ordinals: Sequence[int], first: Sequence[int], withdrawn: Collection[int]) -> None:
         self._ordinals = ordinals
+        self._first = deque(first)
+        self._withdrawn = withdrawn
         self._at = 0
 
-    def head(self, ledger: Ledger) -> int | None:
+    def _waits(self, ledger: Ledger, ordinal: int) -> bool:
+        return ledger.code(ordinal) == StepCode.PREPARED and ordinal not in self._withdrawn
+
+    def head(self, ledger: Ledger) -> tuple[bool, int] | None:
+        """The next one; ordered, so that the least of several kinds goes first."""
+        while self._first:
+            if self._waits(ledger, self._first[0]):
+                return False, self._first[0]
+            self._first.popleft()
         while self._at < len(self._ordinals):
             ordinal = self._ordinals[self._at]
-            if ledger.code(ordinal) == StepCode.PREPARED:
-                return ordinal
+            if self._waits(ledger, ordinal):
+                return True, ordinal
             self._at += 1
         return None
 
     def left(self, ledger: Ledger) -> int:
         """An upper bound: steps settled out of turn are not looked for."""
-        return 0 if self.head(ledger) is None else len(self._ordinals) - self._at
+        return 0 if self.head(ledger) is None else max(len(self._ordinals) - self._at, len(self._first))
 
     def take(self, ledger: Ledger, most: int) -> tuple[int, ...]:
-        taken: list[int] = []
-        while len(taken) < most and (ordinal := self.head(ledger)) is not None:
-            taken.append(ordinal)
-            self._at += 1
+        taken: dict[int, None] = {}
+        while len(taken) < most and (head := self.head(ledger)) is not None:
+            is_fresh, ordinal = head
+            taken[ordinal] = None
+            if is_fresh:
+                self._at += 1
+            else:
+                self._first.popleft()
         return tuple(taken)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any
 
 from choreography_ray.core.policies import delivery_delay
@@ -58,6 +59,7 @@ class HostEngine:
         self._fence = 0
         self._last_run = Run(0, 0)
         self._stopped_runs: set[Run] = set()
+        self._stopped_steps: dict[Run, set[int]] = {}
         self._around: Surroundings | None = None
         self._group: GroupRun | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -119,15 +121,26 @@ class HostEngine:
         self._group = GroupRun(self, self._around, work)
         if work.run in self._stopped_runs:
             self._group.stop()
+        self._group.stop_steps(self._stopped_steps.pop(work.run, set()))
         self.spawn(self._group.perform(self._runner))
         return True
 
-    def stop(self, run: Run, fence: int) -> None:
-        """Stop a run: what has not begun never will, also when the run itself is told only afterwards [S6.4]."""
+    def stop(self, run: Run, fence: int, ordinals: Collection[int] = ()) -> None:
+        """Stop steps of a run, all if none is named: what has not begun never will [S6.4].
+
+        Also when the run itself is told only afterwards.
+        """
         self._fence = max(self._fence, fence)
-        self._stopped_runs.add(run)
-        if self._group is not None and self._last_run == run:
-            self._group.stop()
+        is_here = self._group is not None and self._last_run == run
+        if not ordinals:
+            self._stopped_runs.add(run)
+        elif not is_here:
+            self._stopped_steps.setdefault(run, set()).update(ordinals)
+        if is_here and self._group is not None:
+            if ordinals:
+                self._group.stop_steps(ordinals)
+            else:
+                self._group.stop()
 
     def has_begun(self, run: Run, fence: int) -> bool:
         """Whether this host has begun the run; asking so is how a new job actor adopts it [S10.1]."""
@@ -187,6 +200,10 @@ class GroupRun:
         self._is_told = False
         self._active: set[StepRun] = set()
         self._is_stopped = False
+        self._stopped: set[int] = set()
+        self._claimed: set[int] = set()
+        self._claiming = threading.Lock()
+        self._drops: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._n = 0
         self._since = 0.0
@@ -202,6 +219,8 @@ class GroupRun:
             await runner.run_async(work.steps, work.width, self._perform_async)
         else:
             await runner.run_blocking(work.steps, work.width, self._perform_blocking)
+        while self._drops:
+            await asyncio.wait(self._drops)
         flusher.cancel()
         await asyncio.gather(flusher, return_exceptions=True)
         await self._flush()
@@ -215,14 +234,40 @@ class GroupRun:
         for run in tuple(self._active):
             run.stop()
 
+    def stop_steps(self, ordinals: Collection[int]) -> None:
+        """Stop single steps of the run; those that wait for their turn are accounted at once."""
+        self._stopped.update(ordinals)
+        for run in tuple(self._active):
+            if run.work.ordinal in ordinals:
+                run.stop()
+        for step in self._work.steps:
+            if step.ordinal in ordinals and self._claim(step):
+                task = self._around.loop.create_task(self._drop(step))
+                self._drops.add(task)
+                task.add_done_callback(self._drops.discard)
+
+    async def _drop(self, step: StepWork) -> None:
+        run = self._begin(step)
+        perform = run.perform_async if self._type.is_async else run.perform_blocking
+        self._finished(run, await self._around.user.call(perform))
+
+    def _claim(self, step: StepWork) -> bool:
+        """True for the first who takes this step on, whether to perform it or to drop it."""
+        with self._claiming:
+            is_first = step.ordinal not in self._claimed
+            self._claimed.add(step.ordinal)
+            return is_first
+
     def _begin(self, step: StepWork) -> StepRun:
         run = StepRun(self._around, self._type, self._work.run, self._work.stage, step)
         self._active.add(run)
-        if self._is_stopped:
+        if self._is_stopped or step.ordinal in self._stopped:  # told before it was among the active ones
             run.stop()
         return run
 
     def _perform_blocking(self, step: StepWork) -> None:
+        if not self._claim(step):
+            return
         run = self._begin(step)
         watch = self._watch(run)
         outcome = run.perform_blocking()
@@ -231,6 +276,8 @@ class GroupRun:
         self._finished(run, outcome)
 
     async def _perform_async(self, step: StepWork) -> None:
+        if not self._claim(step):
+            return
         run = self._begin(step)
         self._finished(run, await run.perform_async())
 

@@ -18,7 +18,7 @@ from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.plans import Plans
 from choreography_ray.engine.ports import Clock, HostsPort, Lease, Loaded, ThrottlePort, UserCode
-from choreography_ray.engine.rest import Desk, RequestKind, Rest
+from choreography_ray.engine.rest import NO_SUCH_STEP, Desk, Request, RequestKind, Rest, StopStep
 from choreography_ray.engine.startup import StartInterrupted, StartRefused, Startup, initial_counts
 from choreography_ray.engine.voice import Speak, Voice
 from choreography_ray.engine.writes import JobWriter, Writer
@@ -33,14 +33,6 @@ log = logging.getLogger(__name__)
 
 _UNASSIGNED = (JobStatus.PREPARING_JOB, JobStatus.PREPARING_STEPS)
 """Statuses in which no step of the job can have been assigned: it holds no slot."""
-_EVENTS: dict[RequestKind, Callable[[int], e.Request]] = {
-    RequestKind.STOP: e.StopAsked,
-    RequestKind.DRAIN: lambda receipt: e.StopAsked(receipt, is_drain=True),
-    RequestKind.RESUME: e.ResumeAsked,
-    RequestKind.RETRY: e.RetryAsked,
-    RequestKind.REMOVE: e.RemoveAsked,
-}
-
 LoadCode = Callable[[CodeRef], Awaitable[Loaded]]
 Ports = Callable[[JobEngine], tuple[HostsPort, ThrottlePort]]
 
@@ -140,7 +132,7 @@ class Incarnation:
             raise Fenced(self.job_id)
         await self._engine.deliver(document)
 
-    async def request(self, what: RequestKind) -> str | int:
+    async def request(self, what: Request) -> str | int:
         """Somebody asks for a change of the job; the answer, once what it says is durable [S9].
 
         Raises `Fenced` when this incarnation cannot answer any more: ask the next one. Raises `UnknownJobType` when
@@ -149,8 +141,16 @@ class Incarnation:
         if self._is_over:
             raise self._over
         if self._engine is not None:
-            return await self._engine.request(_EVENTS[what])
+            return await self._ask_engine(what)
         return await self._desk.ask(what)
+
+    async def _ask_engine(self, what: Request) -> str | int:
+        assert self._engine is not None and self._hooks is not None and self._hooks.plans is not None
+        if isinstance(what, StopStep):
+            is_planned = 0 <= what.ordinal < len(self._engine.machine.ledger)
+            if not is_planned or await self._hooks.plans.step_id(what.ordinal) != what.step_id:
+                return NO_SUCH_STEP
+        return await self._engine.request(lambda receipt: _event(what, receipt))
 
     # Its life.
 
@@ -288,7 +288,7 @@ class Incarnation:
             documents = await self._writer.certain(lambda: self._storage.read_step_documents(self.job_id))
             begin = machine.recover(outcomes, documents, time)
         self._engine = engine
-        self._desk.hand_over(lambda what: engine.request(_EVENTS[what]))
+        self._desk.hand_over(self._ask_engine)
         engine.started.add_done_callback(lambda done: self._answer(done.result()))
         try:
             return await engine.run(begin)
@@ -326,6 +326,22 @@ class Incarnation:
             log.exception("the failed start of job %s could not be recorded", self.job_id)
         self._answer(ReportStart(refused.reason, refused.details))
         return JobStatus.FAILED
+
+
+def _event(what: Request, receipt: int) -> e.Request:
+    match what:
+        case RequestKind.STOP:
+            return e.StopAsked(receipt)
+        case RequestKind.DRAIN:
+            return e.StopAsked(receipt, is_drain=True)
+        case RequestKind.RESUME:
+            return e.ResumeAsked(receipt)
+        case RequestKind.RETRY:
+            return e.RetryAsked(receipt)
+        case RequestKind.REMOVE:
+            return e.RemoveAsked(receipt)
+        case StopStep(ordinal):
+            return e.StepStopAsked(receipt, ordinal)
 
 
 def _rules(document: JobDocument, code: Loaded) -> JobRules:

@@ -184,8 +184,8 @@ class JobEngine:
                 self._answer_receipts(receipts, None)
             case c.Answer(receipts, answer):
                 self._answer_receipts(receipts, answer)
-            case c.StopGroup(host, run):
-                self.hosts.stop(host, run)
+            case c.StopGroup(host, run, ordinals):
+                self.hosts.stop(host, run, ordinals)
             case c.KillHost(host):
                 self._forget_host(host)  # one that asks only now gets nothing to begin
                 self.hosts.kill(host)

@@ -104,8 +104,11 @@ class HostsPort(Protocol):
         """Tell a live host a group, until it has answered or is gone."""
         ...
 
-    def stop(self, host: HostId, run: Run) -> None:
-        """Tell a live host to stop a run, until it has answered or is gone: what has not begun never will."""
+    def stop(self, host: HostId, run: Run, ordinals: tuple[int, ...] = ()) -> None:
+        """Tell a live host to stop steps of a run, all if none is named: what has not begun never will.
+
+        Until it has answered or is gone.
+        """
         ...
 
     def end(self, host: HostId) -> None:

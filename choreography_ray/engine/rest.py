@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from choreography_ray.core import control as answers
 from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.writes import JobWriter, Writer
-from choreography_ray.model import JobStatus
+from choreography_ray.model import JobStatus, JobStepStatus, StepId
 from choreography_ray.storage.protocol import JobStorage
 
 NOT_PREPARED = "JOB_IS_NOT_PREPARED"
@@ -29,15 +30,28 @@ class RequestKind(StrEnum):
     REMOVE = "REMOVE"
 
 
+@dataclass(frozen=True, slots=True)
+class StopStep:
+    """Somebody stops one step [S9.7]: by its place in the plan, and by its id, lest the plan be another job's."""
+
+    ordinal: int
+    step_id: StepId
+
+
+Request = RequestKind | StopStep
+
+NO_SUCH_STEP = "NO_SUCH_STEP"
+
+
 class Desk:
     """Where requests wait until somebody can answer them."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[RequestKind, asyncio.Future[Any]]] = []
+        self._waiting: list[tuple[Request, asyncio.Future[Any]]] = []
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, what: RequestKind) -> str | int:
+    async def ask(self, what: Request) -> str | int:
         """Put a request down; its answer."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((what, done))
@@ -50,7 +64,12 @@ class Desk:
         """Somebody wants the job to stop, or to go."""
         return any(what in (RequestKind.STOP, RequestKind.DRAIN, RequestKind.REMOVE) for what, _ in self._waiting)
 
-    async def next(self, patience: float) -> RequestKind | None:
+    @property
+    def wants_removal(self) -> bool:
+        """Somebody wants the job to go."""
+        return any(what is RequestKind.REMOVE for what, _ in self._waiting)
+
+    async def next(self, patience: float) -> Request | None:
         """The next request, which stays here until it is answered; None when nobody comes."""
         if not self._waiting:
             self._news.clear()
@@ -67,7 +86,14 @@ class Desk:
         if not done.done():
             done.set_result(answer)
 
-    def hand_over(self, ask: Callable[[RequestKind], Awaitable[str | int]]) -> None:
+    def answer_all(self, answer: Callable[[Request], str]) -> None:
+        """Answer everybody who waits."""
+        waiting, self._waiting = self._waiting, []
+        for what, done in waiting:
+            if not done.done():
+                done.set_result(answer(what))
+
+    def hand_over(self, ask: Callable[[Request], Awaitable[str | int]]) -> None:
         """Somebody else answers from now on, those that wait first."""
         waiting, self._waiting = self._waiting, []
         for what, done in waiting:
@@ -104,7 +130,9 @@ class Rest:
         self._desk = desk
 
     async def come_to_rest(self) -> None:
-        """Stop a job of which nothing has started [S9.1]."""
+        """Stop a job of which nothing has started [S9.1]; one that is to go needs no stop before it."""
+        if self._desk.wants_removal:
+            return
         await self._job.change_status(JobStatus.STOPPED, why="stopped while it was prepared")
         await self._finish_stop()
 
@@ -128,15 +156,19 @@ class Rest:
             what = await self._desk.next(answers.LINGER_SECONDS)
             if what is None:
                 return status
-            if what is RequestKind.REMOVE:
+            if self._desk.wants_removal:
                 await self._remove()
                 return JobStatus.REMOVING
             if what is RequestKind.RESUME and status is JobStatus.STOPPED and self._job.document.plan is not None:
                 return None
             self._desk.answer(self._told(what, status))
 
-    def _told(self, what: RequestKind, status: JobStatus) -> str:
+    def _told(self, what: Request, status: JobStatus) -> str:
         is_completed = status in (JobStatus.COMPLETED_SUCCESSFULLY, JobStatus.COMPLETED_WITH_FAILURES)
+        if isinstance(what, StopStep):
+            if status is JobStatus.STOPPED:
+                return JobStepStatus.PREPARED  # it has not begun, and will not before the job is resumed
+            return answers.IS_COMPLETED if is_completed else answers.IS_NOT_RUNNING
         if what is RequestKind.RETRY:
             is_ours = status is JobStatus.COMPLETED_WITH_FAILURES
             return answers.NOT_SUPPORTED if is_ours else answers.IS_NOT_COMPLETED_WITH_FAILURES
@@ -159,10 +191,22 @@ class Rest:
         if self._job.document.status is not JobStatus.REMOVING:
             await self._job.change_status(JobStatus.REMOVING, why="removed")
         await self._delete()
-        self._desk.answer(answers.REMOVED)
+        self._desk.answer_all(_answered_by_removal)
 
     async def _delete(self) -> None:
         await self._hooks.stopped()
         document = self._job.document
         await self._writer.certain(lambda: self._storage.clear_job(document.job_id, document.fence, keep_results=False))
         await self._writer.certain(lambda: self._storage.delete_job(document))
+
+
+def _answered_by_removal(what: Request) -> str:
+    match what:
+        case RequestKind.REMOVE:
+            return answers.REMOVED
+        case RequestKind.STOP | RequestKind.DRAIN:
+            return answers.IS_NOT_RUNNING
+        case RequestKind.RETRY:
+            return answers.IS_NOT_COMPLETED_WITH_FAILURES
+        case RequestKind.RESUME | StopStep():
+            return answers.IS_BEING_REMOVED

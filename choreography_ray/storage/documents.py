@@ -429,7 +429,7 @@ def step_address(job_id: JobId, ordinal: int) -> str:
 def step_update(job_id: JobId, document: StepDocument) -> Document:
     """The update that writes a step's own document, or makes it. Raises `TooLarge`.
 
-    State and attempts are left as they are stored where the document has none.
+    State, stop and attempts are left as they are stored where the document has none.
     """
     checked_size(f"job {job_id!r}, step number {document.ordinal}: state", document.state)
     written: Document = {
@@ -442,11 +442,12 @@ def step_update(job_id: JobId, document: StepDocument) -> Document:
         "attempt": document.attempt,
         "due": None if document.due is None else at(document.due),
         "crashes": document.crashes,
-        "is_stopped": document.is_stopped,
         "base": document.base,
     }
     if document.state is not None:
         written["state"] = document.state
+    if document.stop is not None:
+        written["stop"] = stored_run(document.stop)
     if document.attempts:
         written["attempts"] = [_failure(failure) for failure in document.attempts]
     return {"$set": written}
@@ -457,6 +458,7 @@ def as_step(stored: Document) -> StepDocument:
     known = known_fields(StepDocument, stored)
     known["run"] = as_run(stored["run"])
     known["due"] = None if stored.get("due") is None else datetime.fromisoformat(stored["due"])
+    known["stop"] = None if stored.get("stop") is None else as_run(stored["stop"])
     known["attempts"] = tuple(map(_as_failure, stored.get("attempts", ())))
     return StepDocument(ordinal=int(stored["n"]), **known)
 

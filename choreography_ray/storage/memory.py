@@ -288,11 +288,12 @@ class MemoryStorage:
                 refused.append(document.ordinal)
             else:
                 state = _seal(f"job {job_id!r}, step number {document.ordinal}: state", document.state)
-                attempts = document.attempts
+                attempts, stop = document.attempts, document.stop
                 if there is not None:
                     state = there.state if state is None else state
+                    stop = there.stop if stop is None else stop
                     attempts = attempts or there.attempts
-                steps[document.ordinal] = replace(document, state=state, attempts=attempts)
+                steps[document.ordinal] = replace(document, state=state, stop=stop, attempts=attempts)
         return refused
 
     async def read_step_documents(self, job_id: JobId, ordinals: Sequence[int] | None = None) -> list[StepDocument]:

@@ -193,7 +193,7 @@ class JobStorage(Protocol):
     async def save_step_documents(self, job_id: JobId, documents: Sequence[StepDocument]) -> list[int]:
         """Write each document, made if absent, where the stored (run, is_closed) is not greater than its own.
 
-        `state` None and empty `attempts` leave the stored ones as they are; all other fields are replaced.
+        `state` None, `stop` None and empty `attempts` leave the stored ones as they are; the other fields are replaced.
 
         Returns the ordinals that were refused because a greater one is there.
         """

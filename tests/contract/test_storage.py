@@ -678,7 +678,7 @@ def own(ordinal: int = 0, run: Run = FIRST, is_closed: bool = False, **changes: 
 
 
 def full_step() -> StepDocument:
-    return StepDocument(2, Run(2**62, 2**40), True, 3, NOW, 1, True, 2, {"p": 1}, (failure(), failure("again")))
+    return StepDocument(2, Run(2**62, 2**40), True, 3, NOW, 1, FIRST, 2, {"p": 1}, (failure(), failure("again")))
 
 
 async def test_a_step_document_comes_back_whole(storage: JobStorage) -> None:
@@ -716,14 +716,18 @@ async def test_a_step_document_is_written_only_where_the_stored_run_is_not_great
     assert await storage.read_step_documents(JOB) == [rising[-1], own(1)]
 
 
-async def test_a_step_document_without_state_or_attempts_leaves_those_that_are_stored(storage: JobStorage) -> None:
-    """Closing a run keeps the checkpoint; all other fields are replaced."""
-    first = own(0, state={"p": 1}, attempts=(failure(),), due=NOW, crashes=2, is_stopped=True)
+async def test_a_step_document_without_state_stop_or_attempts_leaves_those_that_are_stored(
+    storage: JobStorage,
+) -> None:
+    """Closing a run keeps the checkpoint, a checkpoint keeps the stop; all other fields are replaced."""
+    first = own(0, state={"p": 1}, stop=FIRST, attempts=(failure(),), due=NOW, crashes=2)
     await storage.save_step_documents(JOB, [first])
     await storage.save_step_documents(JOB, [own(0, is_closed=True)])
-    assert await storage.read_step_documents(JOB) == [own(0, is_closed=True, state={"p": 1}, attempts=(failure(),))]
-    await storage.save_step_documents(JOB, [own(0, is_closed=True, state=0, attempts=(failure("new"),))])
-    assert await storage.read_step_documents(JOB) == [own(0, is_closed=True, state=0, attempts=(failure("new"),))]
+    kept = own(0, is_closed=True, state={"p": 1}, stop=FIRST, attempts=(failure(),))
+    assert await storage.read_step_documents(JOB) == [kept]
+    later = own(0, is_closed=True, state=0, stop=Run(6, 1), attempts=(failure("new"),))
+    await storage.save_step_documents(JOB, [later])
+    assert await storage.read_step_documents(JOB) == [later]
     assert await storage.save_step_documents(JOB, [own(0, state=1)]) == [0]
 
 

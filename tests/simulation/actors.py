@@ -349,16 +349,16 @@ class SimHosts:
     def _is_silenced(self, host: SimHost) -> bool:
         return self.world.now >= max(self.since, host.answered_at) + LEASE + MARGIN
 
-    def stop(self, host: HostId, run: Run) -> None:
-        self.process.spawn(self._stop(host, run))
+    def stop(self, host: HostId, run: Run, ordinals: tuple[int, ...] = ()) -> None:
+        self.process.spawn(self._stop(host, run, ordinals))
 
-    async def _stop(self, host: HostId, run: Run) -> None:
+    async def _stop(self, host: HostId, run: Run, ordinals: tuple[int, ...]) -> None:
         while (there := self.world.hosts.get((self.job.job_id, host))) is not None:
             try:
                 await self.process.gate()
                 await self.world.hop()
                 await there.process.gate_or_death()
-                there.engine.stop(run, self.engine.machine.document.fence)
+                there.engine.stop(run, self.engine.machine.document.fence, ordinals)
                 await self.world.hop()
             except ConnectionError:
                 await asyncio.sleep(0.5)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from choreography_ray.engine.rest import RequestKind
+from choreography_ray.engine.rest import Request
 from choreography_ray.errors import Fenced
 from choreography_ray.model import JobStatus
 from tests.simulation.actors import SimJob
 
 
-async def ask(job: SimJob, what: RequestKind) -> str | int:
+async def ask(job: SimJob, what: Request) -> str | int:
     """The job's answer, from whichever incarnation gives one."""
     while True:
         if await job.world.store.read_job(job.job_id) is None:
