@@ -1,0 +1,25 @@
+"""Which clusters do the chaos tests share? One for each kind of test, made new when a test may have ended it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.cluster import ClusterUnderTest
+from tests.chaos.marks import Witness
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterUnderTest]:
+    """A head and another node, of this test alone."""
+    with ClusterUnderTest(tmp_path) as cluster:
+        cluster.add_node()
+        yield cluster
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> Witness:
+    """Where bodies and hooks tell what they do."""
+    return Witness(tmp_path / "witness")

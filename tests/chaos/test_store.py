@@ -1,0 +1,105 @@
+"""The store dies, hangs, is slow, fails or loses its replies: is anything lost, or counted twice [S10, row MongoDB]?"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pymongo
+import pytest
+
+from tests.chaos import stories
+from tests.chaos.cluster import ClusterUnderTest
+from tests.chaos.endings import check_counts, check_nothing_left
+from tests.chaos.marks import Witness
+from tests.chaos.stories import Running
+
+pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.timeout(400)]
+
+REFUSES, TOOK_IT = {"errorCode": 91}, {"writeConcernError": {"code": 64, "errmsg": "waiting timed out"}}
+"""It is shutting down and did nothing; it did it, and cannot say that it will last."""
+WRITES = ["insert", "update", "delete", "findAndModify"]
+
+
+def finish(job: Running) -> None:
+    """It ended as an undisturbed run does, and nothing is left."""
+    job.finish()
+    check_counts(job.cluster, job.witness, job.load, job.job_id)
+    check_nothing_left(job.cluster, job.witness, job.driver, job.job_id)
+
+
+@pytest.mark.parametrize("seconds", [3.0, 60.0], ids=["seconds", "a-minute"])
+@pytest.mark.parametrize("happens", [stories.store_dies, stories.store_hangs])
+def test_the_store_is_away(cluster: ClusterUnderTest, witness: Witness, happens: Any, seconds: float) -> None:
+    """Killed or stopped: outcomes wait in their processes, whose leases the GCS confirms meanwhile."""
+    job = Running(cluster, witness, "away")
+    happens(job, seconds)
+    finish(job)
+
+
+@pytest.fixture
+def proxied(tmp_path: Path) -> Iterator[ClusterUnderTest]:
+    """A cluster that reaches its store by a line of the test."""
+    with ClusterUnderTest(tmp_path, proxied=True) as cluster:
+        cluster.add_node()
+        yield cluster
+
+
+def test_the_store_is_slow(proxied: ClusterUnderTest, witness: Witness) -> None:
+    """Each request and each reply takes 0.2 s longer."""
+    assert proxied.proxy is not None
+    job = Running(proxied, witness, "slow")
+    proxied.proxy.delay = 0.2
+    finish(job)
+
+
+def test_replies_of_the_store_are_lost(proxied: ClusterUnderTest, witness: Witness) -> None:
+    """Connections break again and again, with requests on their way: what was written is found, not written twice."""
+    assert proxied.proxy is not None
+    proxy = proxied.proxy
+    proxy.delay = 0.01  # so that there is something on its way
+    job = Running(proxied, witness, "lost")
+    over = threading.Event()
+    draw = random.Random(1)
+
+    def live() -> None:
+        while not over.wait(draw.uniform(0.1, 0.8)):
+            proxy.break_connections()
+
+    thread = threading.Thread(target=live, daemon=True)
+    thread.start()
+    try:
+        job.finish()
+    finally:
+        over.set()
+        thread.join()
+    finish(job)
+
+
+def test_the_line_to_the_store_is_blocked_and_cut(proxied: ClusterUnderTest, witness: Witness) -> None:
+    """Requests that nobody answers, which arrive late; then a store that nobody reaches."""
+    assert proxied.proxy is not None
+    job = Running(proxied, witness, "line")
+    with proxied.proxy.blocked():
+        threading.Event().wait(8)
+    job.until(lambda m: m.event == "told", stories.now())
+    with proxied.proxy.cut():
+        threading.Event().wait(8)
+    job.until(lambda m: m.event == "told", stories.now())
+    finish(job)
+
+
+@pytest.mark.parametrize("how", [REFUSES, TOOK_IT], ids=["refused", "taken"])
+def test_the_store_answers_writes_with_errors(cluster: ClusterUnderTest, witness: Witness, how: dict[str, Any]) -> None:
+    """Forty writes fail, with and without an effect: they are repeated, and each has its effect once."""
+    job = Running(cluster, witness, "errors")
+    with contextlib.closing(pymongo.MongoClient(cluster.url)) as client:  # type: ignore[var-annotated]
+        data = {"failCommands": WRITES, **how}
+        client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 40}, "data": data})
+        job.until(lambda m: m.event == "told", stories.now(), 5)
+        client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+    finish(job)
