@@ -1,34 +1,43 @@
-"""How much of the long tests a run performs: `--long-budget SECONDS` begins at another one each day."""
+"""How much of the long and of the chaos tests a run performs: `--long-budget` and `--chaos-budget SECONDS` begin at
+another one each day.
+"""
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from math import gcd
 
 import pytest
 
 _BEGAN = time.monotonic()
+BUDGETED = ("long", "chaos")
+"""Markers of tests that the default run leaves out, and of which others may perform a share."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--long-budget",
-        type=float,
-        default=None,
-        metavar="SECONDS",
-        help="begin no test marked long after so many seconds; those skipped get their turn on another day",
-    )
+    for marker in BUDGETED:
+        parser.addoption(
+            f"--{marker}-budget",
+            type=float,
+            default=None,
+            metavar="SECONDS",
+            help=f"begin no test marked {marker} after so many seconds; those skipped get their turn on another day",
+        )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--long-budget") is None or not items:
+    if not items or all(config.getoption(f"--{marker}-budget") is None for marker in BUDGETED):
         return
-    first = datetime.now(UTC).toordinal() % len(items)
-    items[:] = items[first:] + items[:first]
+    # A step that shares no divisor with their number: neighbours, which are alike, do not have their turn together.
+    stride = next(n for n in range(len(items) * 5 // 8 + 1, 2 * len(items) + 2) if gcd(n, len(items)) == 1)
+    first = datetime.now(UTC).toordinal() * stride
+    items[:] = [items[(first + n * stride) % len(items)] for n in range(len(items))]
 
 
 @pytest.fixture(autouse=True)
-def _within_long_budget(request: pytest.FixtureRequest) -> None:
-    budget = request.config.getoption("--long-budget")
-    if budget is not None and "long" in request.keywords and time.monotonic() - _BEGAN > budget:
-        pytest.skip(f"the budget of {budget:g} s for long tests is used up")
+def _within_budget(request: pytest.FixtureRequest) -> None:
+    for marker in BUDGETED:
+        budget = request.config.getoption(f"--{marker}-budget")
+        if budget is not None and marker in request.keywords and time.monotonic() - _BEGAN > budget:
+            pytest.skip(f"the budget of {budget:g} s for {marker} tests is used up")

@@ -86,7 +86,14 @@ class ClusterUnderTest:
     """A Ray cluster of several nodes on this machine, with a store; nothing of it is left after `close`."""
 
     def __init__(
-        self, folder: Path, *, slots: int = 6, lease: float = 10.0, rocksdb: bool = False, proxied: bool = False
+        self,
+        folder: Path,
+        *,
+        slots: int = 4,
+        lease: float = 15.0,
+        rocksdb: bool = False,
+        proxied: bool = False,
+        is_quick: bool = True,
     ) -> None:
         self.folder = folder
         self.slots = slots
@@ -103,6 +110,7 @@ class ClusterUnderTest:
         # Ray makes sockets below it, whose paths must be short.
         self._temporary = Path(tempfile.mkdtemp(prefix="cr", dir="/tmp"))
         self._rocksdb = rocksdb
+        self._is_quick = is_quick
         self._port = _free_port()
         self.address = ""
         self.gcs: Process | None = None
@@ -135,11 +143,13 @@ class ClusterUnderTest:
             "CHAOS_SLOTS": str(self.slots),
             "CHAOS_LEASE": str(self.lease),
             "RAY_enable_metrics_collection": "false",
-            # A death of a node is known after about 8 s instead of 15 s, as all here is shorter.
-            "RAY_health_check_period_ms": "1000",
-            "RAY_health_check_timeout_ms": "5000",
-            "RAY_health_check_failure_threshold": "3",
+            "RAY_enable_worker_prestart": "0",
+            "RAY_prestart_worker_first_driver": "0",
         }
+        if self._is_quick:
+            # The death of a node is known after about 3 s instead of 15 s, as all here is shorter.
+            told |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "1000"}
+            told |= {"RAY_health_check_failure_threshold": "3", "RAY_health_check_initial_delay_ms": "1000"}
         if self._rocksdb:
             told |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.folder / "gcs")}
         return told
@@ -171,7 +181,7 @@ class ClusterUnderTest:
 
     def _ray_start(self, *arguments: str) -> None:
         command = [
-            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--disable-usage-stats", "--num-cpus=4"),
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--disable-usage-stats", "--num-cpus=2"),
             *(f"--object-store-memory={STORE_MEMORY}", "--min-worker-port=0", "--max-worker-port=0"),
             *("--dashboard-agent-listen-port=0", "--node-manager-port=0", "--object-manager-port=0"),
             *arguments,

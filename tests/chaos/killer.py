@@ -39,7 +39,7 @@ WEIGHTS = {HOST: 10, JOB: 4, THROTTLE: 1, SUPERVISOR: 1, STORE: 1}
 
 
 class Killer:
-    """Strikes in the background until told to stop, `most` times at most, as nobody gets on who never lives long enough.
+    """Strikes in the background until told to stop, at most `most` times: nobody gets on who dies too often.
 
     `struck` counts what was hit, by kind and action.
     """
