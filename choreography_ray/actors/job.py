@@ -25,7 +25,7 @@ from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.ports import HostsPort, Lease, ThrottlePort
 from choreography_ray.engine.rest import Request
 from choreography_ray.engine.writes import Writer
-from choreography_ray.errors import Fenced, JobNotFound, UnknownJobType
+from choreography_ray.errors import Fenced, JobNotFound, StorageUnavailable, UnknownJobType
 from choreography_ray.model import HostId, JobId, JobStatus
 from choreography_ray.records import OutcomeDocument
 
@@ -90,6 +90,7 @@ class JobActor:
     async def __init__(self, job_id: JobId, connection: Connection) -> None:  # type: ignore[misc]  # Ray awaits it
         self._job_id = job_id
         self._connection = connection
+        self._storage = connection.storage()
         self._hosts: RayHosts | None = None
         self._throttle: RayThrottle | None = None
         self._incarnation: Incarnation | None = None
@@ -119,7 +120,7 @@ class JobActor:
         await self._leave()
 
     async def _run(self) -> JobStatus:
-        storage = self._connection.storage()
+        storage = self._storage
         clock = SystemClock()
         writer = Writer(clock)
         await writer.certain(storage.open)
@@ -167,7 +168,7 @@ class JobActor:
         """End this actor for good, unless it is no more than an old process of one that lives on."""
         while True:
             try:
-                if await self._is_current():
+                if await self._is_current() and not await self._is_awaited():
                     me = await asyncio.to_thread(find, job_actor(self._job_id), self._connection.ray_namespace)
                     await asyncio.to_thread(end, me)
                     await asyncio.sleep(LAST_SECONDS)  # Ray ends this process meanwhile
@@ -175,6 +176,15 @@ class JobActor:
             except Exception as error:  # noqa: BLE001 - a GCS that does not answer says nothing: ask again
                 log.info("this actor cannot leave yet: %s", error)
                 await asyncio.sleep(1.0)
+
+    async def _is_awaited(self) -> bool:
+        """Whether the id was given to a new job meanwhile, of which nobody knows but whoever found this actor by its
+        name: it is for Ray's next process of this actor.
+        """
+        with contextlib.suppress(StorageUnavailable):
+            stored = await self._storage.read_job(self._job_id)
+            return stored is not None and not stored.fence
+        return False
 
     async def _is_current(self) -> bool:
         """Whether the GCS takes this process for the actor's [S10.1]. Raises when it does not answer."""

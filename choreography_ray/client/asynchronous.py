@@ -195,10 +195,10 @@ class AsyncChoreography:
         handle = self._handle(document.job_id)
         if not await self._storage.insert_job(document):
             raise StartJobError(StartJobReason.ALREADY_STARTED, document.job_id, job=handle)
-        actor = await asyncio.to_thread(job_handle, document.job_id, self._connection)
         if document.is_background:
+            await asyncio.to_thread(job_handle, document.job_id, self._connection)
             return handle
-        report = await self._started(document.job_id, actor)
+        report = await self._started(document.job_id)
         if not report.error:
             return handle
         if report.error in tuple(StartReport):
@@ -241,17 +241,24 @@ class AsyncChoreography:
             keep_results=job_class.keep_results,
         )
 
-    async def _started(self, job_id: JobId, actor: Any) -> ReportStart:
-        """The start's answer, from the actor, or from the store when the job is further than its actor."""
+    async def _started(self, job_id: JobId) -> ReportStart:
+        """The start's answer, from the actor, or from the store when the job is further than its actor.
+
+        The actor that is found by the name may be one that ends, of an earlier job of this id. Its answer is told by
+        that nobody has taken the new job over; it is looked up again until it is the new job's [P1].
+        """
         while True:
+            report: ReportStart | None = None
             try:
-                report: ReportStart = await actor.started.remote()
-                return report
+                actor = await asyncio.to_thread(job_handle, job_id, self._connection)
+                report = await actor.started.remote()
             except (RayActorError, ChoreographyError) as error:
                 log.info("job %s: %s", job_id, error)
             document = await self._storage.read_job(job_id)
             if document is None:
                 raise JobRemoved(job_id)
+            if report is not None and document.fence:
+                return report
             if document.status.is_final or document.status is JobStatus.STOPPED:
                 return ReportStart(document.start_error, document.start_details)
             await asyncio.sleep(POLL_SECONDS)
