@@ -48,8 +48,12 @@ class _Host:
     is_ended: bool = False
     is_withdrawn: bool = False
     is_killed: bool = False
+    is_given_up: bool = False
+    """Ray takes it for dead, or it is not adopted: it gets no lease any more, as nothing else may reach it."""
     answered_at: float = -math.inf
     """When this incarnation last renewed its lease: nobody may take it for dead by silence before that has run out."""
+    was_seen_dead: bool = False
+    """Its process ended on a node that lives: only then may its steps be to blame [S10]."""
     created: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -110,13 +114,17 @@ class RayHosts:
             known.created.set()
             known.watcher = self._spawn(self._inspect(group, known))
 
-    def asked(self, host: HostId, worker_id: str, node_id: str) -> None:
-        """The host's process asked for its lease: now it is known which one it is."""
+    def asked(self, host: HostId, worker_id: str, node_id: str) -> bool:
+        """The host's process asked for its lease: now it is known which one it is. False: it may have none any more."""
         known = self._hosts.get(host)
-        if known is not None:
-            known.worker_id, known.node_id = worker_id, node_id
-            known.answered_at = asyncio.get_running_loop().time()
-            known.came_up.set()
+        if known is None:
+            return True
+        if known.is_given_up:
+            return False
+        known.worker_id, known.node_id = worker_id, node_id
+        known.answered_at = asyncio.get_running_loop().time()
+        known.came_up.set()
+        return True
 
     async def close(self) -> None:
         """Wait until every host that was to be ended has been told so to Ray."""
@@ -218,7 +226,8 @@ class RayHosts:
             self._engine.post(e.HostWithdrawn(host))
         else:
             failure = Failure("HostDied", info.cause or "the process ended before it asked for work")
-            self._engine.post(e.HostDied(host, is_charged=True, failure=failure))
+            is_charged = known.was_seen_dead or not known.worker_id
+            self._engine.post(e.HostDied(host, is_charged=is_charged, failure=failure))
 
     def _post_failed(self, host: HostId, error_type: str, told: str) -> None:
         # Ray tells a whole traceback: the sentence that ends it says what is wrong.
@@ -237,6 +246,8 @@ class RayHosts:
                 await known.handle.watch.remote()
             except RayActorError as error:
                 hint = str(error)
+                # Its node may hang, or be cut off from the GCS alone: no call reaches it, but its own would go on.
+                known.is_given_up = known.is_given_up or _is_dead(error)
             except RayError as error:
                 log.info("host %s: %s", host, error)
                 await asyncio.sleep(POLL_SECONDS)
@@ -245,7 +256,8 @@ class RayHosts:
                 return
             if await self._is_confirmed_dead(known, asyncio.get_running_loop().time()):
                 self._hosts.pop(host, None)
-                self._engine.post(e.HostDied(host, is_charged=True, failure=Failure("HostDied", hint[:MAX_TEXT])))
+                failure = Failure("HostDied", hint[:MAX_TEXT])
+                self._engine.post(e.HostDied(host, is_charged=known.was_seen_dead, failure=failure))
                 return
 
     async def _is_confirmed_dead(self, known: _Host, since: float) -> bool:
@@ -258,6 +270,7 @@ class RayHosts:
                 log.info("the GCS did not answer: %s", error)
                 fate = Fate.UNKNOWN
             if fate is Fate.DEAD:
+                known.was_seen_dead = True
                 return True
             await asyncio.sleep(POLL_SECONDS / 10 if fate is Fate.ALIVE else POLL_SECONDS)
             if fate is Fate.ALIVE and loop.time() > since + ANSWER_SECONDS:
@@ -316,6 +329,7 @@ class RayHosts:
             self._engine.post(e.HostCameUp(host))
             await self._watch(host, known)
             return
+        known.is_given_up = True
         await self._kill(known)
         await self._until_gone(known, info)
         self._hosts.pop(host, None)

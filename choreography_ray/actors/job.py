@@ -219,8 +219,8 @@ class JobActor:
     async def ask(self, host: HostId, is_first: bool, worker_id: str, node_id: str) -> Lease:
         """A host asks for its lease."""
         async with self._call() as incarnation:
-            if self._hosts is not None:
-                self._hosts.asked(host, worker_id, node_id)
+            if self._hosts is not None and not self._hosts.asked(host, worker_id, node_id):
+                return Lease(None)
             lease: Lease = await incarnation.ask(host, is_first)
             return lease
 
