@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import pytest
 
 from tests.chaos.cluster import ClusterUnderTest
 from tests.chaos.marks import Witness
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ended_in_order() -> None:
+    """A run that is told to end still ends its clusters."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture

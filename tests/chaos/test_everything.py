@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 
@@ -14,7 +15,7 @@ from tests.chaos.marks import Witness
 from tests.chaos.processes import await_true
 from tests.chaos.stories import Running
 
-pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.timeout(1_500)]
 
 
 def test_everything_dies_in_the_middle_of_a_large_job(cluster: ClusterUnderTest, witness: Witness) -> None:
@@ -45,22 +46,25 @@ def test_everything_dies_in_the_middle_of_a_large_job(cluster: ClusterUnderTest,
 def test_one_id_is_started_and_removed_again_and_again_from_two_drivers(
     cluster: ClusterUnderTest, witness: Witness
 ) -> None:
-    """200 times in all: each start either starts the job or is told that the id is taken, and no call meets an actor
-    that is gone [P1].
+    """Each start either starts the job or is told that the id is taken, and no call meets an actor that is gone [P1].
+
+    200 times in all when CHAOS_FULL is set.
     """
-    load = cluster.load(witness, steps=2, seconds=0.0, is_marked=False)
+    times = 100 if os.environ.get("CHAOS_FULL") else 15
+    load = cluster.load(witness, steps=1, seconds=0.0, is_marked=False)
     drivers = [cluster.driver(), cluster.driver()]
     for driver in drivers:
         driver.call("ping")
     began = time.monotonic()
     for driver in drivers:
-        driver.send("races", load=load.model_dump(), job_id="again", times=100)
+        driver.send("races", load=load.model_dump(), job_id="again", times=times)
     told = Counter[str]()
     for driver in drivers:
         told.update(driver.receive())
     print(f"{dict(told)} in {time.monotonic() - began:.0f} s")
-    assert set(told) <= {"started", "ALREADY_STARTED", "JobRemoved"}, told
-    assert told["started"] >= 50
+    assert set(told) <= {"started", "ALREADY_STARTED"}, told
+    assert told["started"] == 2 * times
+    assert witness.count("plan") == 2 * times, "each start was planned once"
     assert list(records(cluster, "again")) == []
     await_true(lambda: "job/again" not in drivers[0].call("actors"), 30, "no actor of it is left")
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.chaos import stories
-from tests.chaos.cluster import ClusterUnderTest
+from tests.chaos.cluster import JOB, ClusterUnderTest
 from tests.chaos.endings import check_counts, check_nothing_left
 from tests.chaos.marks import Witness
+from tests.chaos.processes import await_true
 from tests.chaos.stories import Running
 
 pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.timeout(400)]
@@ -74,3 +77,58 @@ def test_the_gcs_restarts_below_living_nodes(tmp_path: Path, witness: Witness) -
         job = Running(cluster, witness, "gcs")
         stories.gcs_restarts(job)
         finish(job)
+
+
+def test_the_job_actors_node_hangs_and_its_successor_meets_it(cluster: ClusterUnderTest, witness: Witness) -> None:
+    """The node of the job actor is stopped until Ray has made another one, then woken: the old one changes nothing."""
+    job = elsewhere(cluster, witness, "old")
+    stopped = cluster.pause_node(cluster.raylets[-1])
+    await_true(lambda: cluster.processes(JOB, raylet=cluster.raylets[0]), 60, "Ray makes another job actor")
+    since = stories.now()
+    job.until(lambda m: m.event == "told" and m.at > since, since)
+    for each in stopped:
+        each.send(signal.SIGCONT)
+    finish(job)
+
+
+def test_two_prepare_one_job_at_once(cluster: ClusterUnderTest, witness: Witness) -> None:
+    """A job actor hangs while it prepares 30,000 steps, and wakes while its successor does: one plan, each step once
+    [P7].
+    """
+    driver = cluster.driver()
+    driver.call("ping")
+    load = cluster.load(witness, steps=30_000, seconds=0.0, is_marked=False)
+    for n in range(12):
+        job_id = f"prepared-{n}"
+        driver.send("start", load=load.model_dump(), job_id=job_id)
+        await_true(lambda: witness.marks("plan", job=job_id), 60, "the plan is made")  # noqa: B023
+        pid = witness.marks("plan", job=job_id)[0].pid
+        if pid in {each.pid for each in cluster.processes(JOB, raylet=cluster.raylets[-1])}:
+            break
+        driver.receive()
+        assert driver.call("wait", job_id=job_id, timeout=120) == "COMPLETED_SUCCESSFULLY"
+    else:
+        pytest.skip("no job actor came to the other node")
+    stopped = cluster.pause_node(cluster.raylets[-1])
+    await_true(lambda: cluster.processes(JOB, raylet=cluster.raylets[0]), 60, "Ray makes another job actor")
+    for each in stopped:
+        each.send(signal.SIGCONT)
+    with contextlib.suppress(RuntimeError):  # it died before its plan was saved: the start says so, and nothing runs
+        driver.receive()
+    if driver.call("status", job_id=job_id) == "FAILED":
+        assert witness.count("begin", job=job_id) == 0
+        return
+    assert driver.call("wait", job_id=job_id, timeout=200) == "COMPLETED_SUCCESSFULLY"
+    assert witness.count("plan", job=job_id) == 1
+    check_counts(cluster, witness, load, job_id)
+    check_nothing_left(cluster, witness, driver, job_id)
+
+
+def elsewhere(cluster: ClusterUnderTest, witness: Witness, name: str) -> Running:
+    """A job whose actor is on the second node, which the driver does not need."""
+    for n in range(12):
+        job = Running(cluster, witness, f"{name}-{n}", steps=160)
+        if cluster.processes(JOB, raylet=cluster.raylets[-1]):
+            return job
+        job.driver.call("remove", job_id=job.job_id)
+    pytest.skip("no job actor came to the other node")
