@@ -40,6 +40,8 @@ from choreography_ray.model import (
     AdmissionMoment,
     AttemptRecord,
     DrainResult,
+    Finding,
+    FindingKind,
     HistoryEntry,
     JobId,
     JobRecord,
@@ -52,6 +54,7 @@ from choreography_ray.model import (
     StepHosting,
     StepId,
     StepRecord,
+    Verification,
 )
 from choreography_ray.options import ClusterOptions, JobsOptions
 from choreography_ray.step import JobStep, JobStepState
@@ -73,6 +76,8 @@ __all__ = [
     "ClusterUnavailable",
     "DrainResult",
     "EmbeddedStoreUnavailable",
+    "Finding",
+    "FindingKind",
     "HistoryEntry",
     "InvalidId",
     "InvalidJobType",
@@ -118,6 +123,7 @@ __all__ = [
     "StorageUnavailable",
     "TooLarge",
     "UnknownJobType",
+    "Verification",
 ]
 
 _CLIENT = frozenset({"AsyncChoreography", "AsyncJobHandle", "Choreography", "JobHandle"})

@@ -196,3 +196,51 @@ class JobRecord(Frozen):
     actor_name: str = ""
     is_accounted: bool = True
     """False while a stopped job still settles what its steps were doing [S9.1]."""
+
+
+class FindingKind(StrEnum):
+    """Where a verification found something."""
+
+    COUNTS = "COUNTS"
+    PLAN = "PLAN"
+    PREPARED = "PREPARED"
+    LEDGER = "LEDGER"
+    STAGE = "STAGE"
+    STATUS = "STATUS"
+    FAILED_STEP = "FAILED_STEP"
+    RESULT = "RESULT"
+    STEP_DOCUMENT = "STEP_DOCUMENT"
+    OUTCOME = "OUTCOME"
+    REMAINS = "REMAINS"
+
+
+class Finding(Frozen):
+    """A difference between what is stored and what should be. Debris is what nothing reads: it goes with its job."""
+
+    kind: FindingKind
+    stored: str
+    expected: str
+    step_id: StepId | None = None
+    ordinal: int | None = None
+    is_debris: bool = False
+
+
+class Verification(Frozen):
+    """What a recount of a job found. `status` is None when there is no such job: then nothing may be stored of it."""
+
+    job_id: JobId
+    status: JobStatus | None = None
+    recount: Progress = Progress()
+    """Counted from the ledger alone, with what was decided and not yet written there."""
+    findings: tuple[Finding, ...] = ()
+    """The first of them, in the order of the plan."""
+    errors: int = 0
+    """Findings that are no debris, also those that `findings` has no room for."""
+    debris: int = 0
+    unchecked: tuple[str, ...] = ()
+    """What could not be told for certain, as it kept changing while it was read; empty for a job at rest."""
+
+    @property
+    def is_ok(self) -> bool:
+        """True when nothing was found but debris."""
+        return not self.errors

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from choreography_ray.model import JobRecord, JobStatus, Progress, StageProgress
-from choreography_ray.records import JobDocument
+from choreography_ray.records import Counts, JobDocument, StageCounts
 
 
-def progress_of(document: JobDocument) -> Progress:
-    """The counts that the job document carries [S3.1]; per stage as far as it lists stages."""
-    counts = document.counts
-    total = document.plan.total if document.plan else sum(stage.total for stage in document.stage_counts)
+def progress_of(document: JobDocument, recounted: Sequence[StageCounts] | None = None) -> Progress:
+    """The counts that the job document carries [S3.1], per stage as far as it lists stages; or those of a recount."""
+    stage_counts = document.stage_counts if recounted is None else recounted
+    counts = document.counts if recounted is None else Counts(*(sum(s[i] for s in recounted) for i in range(2, 6)))
+    steps = document.plan.total if document.plan else sum(stage.total for stage in stage_counts)
     stages = {
         s.stage: StageProgress(
             total=s.total, succeeded=s.succeeded, failed=s.failed, stopped=s.stopped, unreachable=s.unreachable
         )
-        for s in document.stage_counts
+        for s in stage_counts
     }
     return Progress(
-        total=total,
+        total=steps,
         succeeded=counts.succeeded,
         failed=counts.failed,
         stopped=counts.stopped,
@@ -26,15 +29,15 @@ def progress_of(document: JobDocument) -> Progress:
     )
 
 
-def record_of(document: JobDocument) -> JobRecord:
-    """A job as readers see it."""
+def record_of(document: JobDocument, recounted: Sequence[StageCounts] | None = None) -> JobRecord:
+    """A job as readers see it, with its own counts or those of a recount."""
     return JobRecord(
         job_id=document.job_id,
         type_name=document.type_name,
         status=document.status,
         labels=document.labels,
         details=document.details,
-        progress=progress_of(document),
+        progress=progress_of(document, recounted),
         stage=document.stage,
         created_at=document.created_at,
         updated_at=document.updated_at,

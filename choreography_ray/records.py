@@ -270,6 +270,15 @@ class KeptResult:
     """Of the incarnation that kept it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What some steps have beside plan and ledger, by ordinal, without payloads, tracebacks and attempts."""
+
+    documents: tuple[StepDocument, ...] = ()
+    failures: tuple[FailedStep, ...] = ()
+    results: tuple[KeptResult, ...] = ()
+
+
 class Decision(StrEnum):
     """What the job decided about outcomes of one kind."""
 

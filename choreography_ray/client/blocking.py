@@ -35,6 +35,7 @@ from choreography_ray.model import (
     ResumeResult,
     StepId,
     StepRecord,
+    Verification,
 )
 from choreography_ray.options import ClusterOptions, JobsOptions, Settings
 
@@ -281,6 +282,10 @@ class JobHandle:
     def counted_steps(self) -> Iterator[StepId]:
         """The ids of steps that were counted [S3.2]."""
         return self._iterate(lambda job: job.counted_steps())
+
+    def verify(self) -> Verification:
+        """See `AsyncJobHandle.verify`."""
+        return self._read(lambda job: job.verify())
 
     def wait(self, timeout: float | timedelta | None = None, progress: bool = True) -> JobRecord:
         """Wait until the job has ended, or is stopped and accounted."""

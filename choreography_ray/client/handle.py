@@ -44,6 +44,7 @@ from choreography_ray.model import (
     ResumeResult,
     StepId,
     StepRecord,
+    Verification,
 )
 from choreography_ray.storage.protocol import JobStorage
 
@@ -102,6 +103,13 @@ class AsyncJobHandle:
     def counted_steps(self) -> AsyncIterator[StepId]:
         """The ids of steps that were counted, in this and earlier executions [S3.2]."""
         return self._reader.counted_steps()
+
+    async def verify(self) -> Verification:
+        """Recount it from its ledger and look for what is missing, contradicts itself or is left over [S3.2].
+
+        Also while it runs, without taking what is under way for a fault. Reads every record, and writes nothing.
+        """
+        return await self._reader.verify()
 
     async def stop(self) -> None:
         """Stop the job: `STOPPED` is durable when this returns, its steps are told and accounted afterwards [S9.1].

@@ -9,10 +9,11 @@ from typing import Any
 from choreography_ray.actors.names import host_actor
 from choreography_ray.code import LoadedCode, load_code
 from choreography_ray.codec import decode
-from choreography_ray.core.ledger import recount, total
+from choreography_ray.core.ledger import recount
 from choreography_ray.engine.hooks import told
+from choreography_ray.engine.verification import verify_job
 from choreography_ray.errors import JobNotFound, StepNotFound
-from choreography_ray.model import JobId, JobRecord, JobStepStatus, StepId, StepRecord
+from choreography_ray.model import JobId, JobRecord, JobStepStatus, StepId, StepRecord, Verification
 from choreography_ray.progress import record_of
 from choreography_ray.records import (
     FailedStep,
@@ -50,15 +51,17 @@ class Reader:
         if document.plan is not None and not document.is_cleared and not document.stage_counts:
             kinds, segments = await self._ledger(document)
             if segments:
-                stages = recount(kinds, segments, document.plan.segment_steps)
-                counts = total(stages)
-                return record_of(_with_counts(document, stages, counts))
+                return record_of(document, recount(kinds, segments, document.plan.segment_steps))
         return record
 
     async def _ledger(self, document: JobDocument) -> tuple[tuple[StepKind, ...], list[LedgerSegment]]:
         assert document.plan is not None
         kinds = await self._storage.read_plan(self.job_id, document.plan.fence)
         return kinds, await self._storage.read_ledger(self.job_id, document.plan.fence)
+
+    async def verify(self) -> Verification:
+        """A recount, and whatever is missing, contradicts itself or is left over [S3.2]."""
+        return await verify_job(self._storage, self.job_id)
 
     async def code(self, document: JobDocument) -> LoadedCode:
         """The job's code, loaded here. Raises `UnknownJobType`."""
@@ -136,12 +139,6 @@ class Reader:
         async for record in self.steps():
             if record.status.is_final:
                 yield record.step_id
-
-
-def _with_counts(document: JobDocument, stages: Any, counts: Any) -> JobDocument:
-    from dataclasses import replace
-
-    return replace(document, stage_counts=stages, counts=counts)
 
 
 def _step_record(

@@ -402,6 +402,11 @@ def outcome_document(document: OutcomeDocument) -> Document:
     }
 
 
+def as_outcome_key(stored: Document) -> OutcomeKey:
+    """The place of an outcome document."""
+    return OutcomeKey(HostId(stored["host"]), as_run(stored["run"]), int(stored["n"]))
+
+
 def as_outcomes(stored: Document) -> OutcomeDocument:
     """The outcomes of a group."""
     ordinals = unpacked(stored["ordinals"])
@@ -414,7 +419,7 @@ def as_outcomes(stored: Document) -> OutcomeDocument:
         value, state, crash = told.get("value"), told.get("state"), int(told.get("crash", 0))
         has_document = told.get("has_document", False)
         outcomes.append(Outcome(ordinal, attempt, OutcomeKind(kind), value, failure, state, crash, has_document))
-    key = OutcomeKey(HostId(stored["host"]), as_run(stored["run"]), int(stored["n"]))
+    key = as_outcome_key(stored)
     return OutcomeDocument(JobId(stored["job"]), key, tuple(outcomes), float(stored.get("seconds", 0.0)))
 
 

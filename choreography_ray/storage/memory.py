@@ -18,6 +18,7 @@ from bson.codec_options import CodecOptions
 from choreography_ray.model import HostId, JobId, JobStatus
 from choreography_ray.options import ClusterOptions
 from choreography_ray.records import (
+    Beside,
     FailedStep,
     JobBrief,
     JobDocument,
@@ -232,8 +233,15 @@ class MemoryStorage:
             if segment.fence < fence:
                 ledger[place] = replace(segment, fence=fence)
 
-    async def read_ledger(self, job_id: JobId, plan: int) -> list[LedgerSegment]:
-        return [segment for (there, _), segment in sorted(self._job(job_id).ledger.items()) if there == plan]
+    async def read_ledger(
+        self, job_id: JobId, plan: int, begin: int = 0, end: int | None = None
+    ) -> list[LedgerSegment]:
+        found = sorted(self._job(job_id).ledger.items())
+        return [
+            segment
+            for (there, index), segment in found
+            if there == plan and begin <= index and (end is None or index < end)
+        ]
 
     async def save_ledger(self, job_id: JobId, segments: Sequence[LedgerSegment]) -> bool:
         ledger = self._job(job_id).ledger
@@ -271,6 +279,9 @@ class MemoryStorage:
             if host in (None, key.host) and run in (None, key.run)
         )
         return [_opened_outcomes(document) for _, document in sorted(found, key=lambda pair: pair[0])]
+
+    async def read_outcome_keys(self, job_id: JobId) -> list[OutcomeKey]:
+        return sorted(self._job(job_id).outcomes)
 
     async def delete_outcomes(self, job_id: JobId, keys: Sequence[OutcomeKey]) -> None:
         outcomes = self._job(job_id).outcomes
@@ -336,10 +347,48 @@ class MemoryStorage:
             value = _seal(f"job {job_id!r}, step {result.step_id!r}: result", result.value)
             kept[result.ordinal] = replace(result, value=value)
 
-    async def read_results(self, job_id: JobId, after: int = -1, take: int = 100) -> list[KeptResult]:
+    async def read_results(
+        self,
+        job_id: JobId,
+        after: int = -1,
+        take: int = 100,
+        *,
+        stage: int | None = None,
+        before_stage: int | None = None,
+    ) -> list[KeptResult]:
         kept = self._job(job_id).results
-        page = sorted(ordinal for ordinal in kept if ordinal > after)[:take]
+        page = sorted(
+            ordinal
+            for ordinal, result in kept.items()
+            if ordinal > after
+            and (stage is None or result.stage == stage)
+            and (before_stage is None or result.stage < before_stage)
+        )[:take]
         return [replace(kept[ordinal], value=_open(kept[ordinal].value)) for ordinal in page]
+
+    async def read_beside(self, job_id: JobId, begin: int, end: int) -> Beside:
+        there = self._job(job_id)
+        documents = _between(there.steps, begin, end)
+        failures = _between(there.failures, begin, end)
+        results = _between(there.results, begin, end)
+        return Beside(
+            tuple(replace(document, state=None, attempts=()) for document in documents),
+            tuple(replace(failed, attempts=(), value=None, state=None) for failed in failures),
+            tuple(replace(result, value=None) for result in results),
+        )
+
+    async def count_records(self, job_id: JobId) -> dict[str, int]:
+        there = self._job(job_id)
+        counts = {
+            "prepared": len(there.prepared),
+            "plan": len(there.plans) + len(there.segments),
+            "ledger": len(there.ledger),
+            "outcomes": len(there.outcomes),
+            "steps": len(there.steps),
+            "failures": len(there.failures),
+            "results": len(there.results),
+        }
+        return {name: count for name, count in counts.items() if count}
 
     # ---- the namespace
 
@@ -422,6 +471,10 @@ def _oldest_first(found: Iterable[JobDocument], after: JobBrief | None, take: in
 
 def _age(brief: JobBrief) -> tuple[datetime, JobId]:
     return brief.created_at, brief.job_id
+
+
+def _between(kept: dict[int, _Kept], begin: int, end: int) -> list[_Kept]:
+    return [kept[ordinal] for ordinal in sorted(kept) if begin <= ordinal < end]
 
 
 def _chosen(kept: dict[int, _Kept], ordinals: Iterable[int] | None) -> list[_Kept]:

@@ -46,6 +46,7 @@ from choreography_ray.errors import ChoreographyError, StorageUnavailable, TooLa
 from choreography_ray.model import HostId, JobId, JobStatus
 from choreography_ray.options import ClusterOptions
 from choreography_ray.records import (
+    Beside,
     FailedStep,
     JobBrief,
     JobDocument,
@@ -357,8 +358,12 @@ class MongoStorage:
         await self._in("ledger").update_many({"job": job_id, "fence": {"$lt": fence}}, {"$set": {"fence": fence}})
 
     @_answering
-    async def read_ledger(self, job_id: JobId, plan: int) -> list[LedgerSegment]:
-        query = {"job": job_id, "plan": plan}
+    async def read_ledger(
+        self, job_id: JobId, plan: int, begin: int = 0, end: int | None = None
+    ) -> list[LedgerSegment]:
+        query: Document = {"job": job_id, "plan": plan}
+        if begin or end is not None:
+            query["n"] = {"$gte": begin, "$lt": _LAST_ORDINAL if end is None else end}
         found = [docs.as_ledger(stored) async for stored in self._in("ledger").find(query)]
         return sorted(found, key=lambda segment: segment.index)
 
@@ -407,6 +412,11 @@ class MongoStorage:
             query["run"] = stored_run(run)
         found = [docs.as_outcomes(stored) async for stored in self._in("outcomes").find(query)]
         return sorted(found, key=lambda document: document.key)
+
+    @_answering
+    async def read_outcome_keys(self, job_id: JobId) -> list[OutcomeKey]:
+        found = self._in("outcomes").find({"job": job_id}, {"host": 1, "run": 1, "n": 1})
+        return sorted([docs.as_outcome_key(stored) async for stored in found])
 
     @_answering
     async def delete_outcomes(self, job_id: JobId, keys: Sequence[OutcomeKey]) -> None:
@@ -481,17 +491,53 @@ class MongoStorage:
         await self._replace("results", [docs.result_document(job_id, result) for result in results])
 
     @_answering
-    async def read_results(self, job_id: JobId, after: int = -1, take: int = 100) -> list[KeptResult]:
+    async def read_results(
+        self,
+        job_id: JobId,
+        after: int = -1,
+        take: int = 100,
+        *,
+        stage: int | None = None,
+        before_stage: int | None = None,
+    ) -> list[KeptResult]:
         """Looks into windows that grow: not every store ends a sorted query at its limit, and results are dense."""
         found: list[Document] = []
         below, width = after, 2 * take
         while len(found) < take and below < _LAST_ORDINAL:
             until = min(below + width, _LAST_ORDINAL) if width < 64 * take else _LAST_ORDINAL
-            query = {"job": job_id, "n": {"$gt": below, "$lte": until}}
+            query: Document = {"job": job_id, "n": {"$gt": below, "$lte": until}}
+            if stage is not None:
+                query["stage"] = stage
+            elif before_stage is not None:
+                query["stage"] = {"$lt": before_stage}
             order = [("job", pymongo.ASCENDING), ("n", pymongo.ASCENDING)]
             found += await self._in("results").find(query).sort(order).limit(take - len(found)).to_list()
             below, width = until, 4 * width
         return [docs.as_result(stored) for stored in found]
+
+    @_answering
+    async def read_beside(self, job_id: JobId, begin: int, end: int) -> Beside:
+        query = {"job": job_id, "n": {"$gte": begin, "$lt": end}}
+
+        async def heads(collection: str, *left_out: str) -> list[Document]:
+            found = self._in(collection).find(query, dict.fromkeys(left_out, 0))
+            return sorted([stored async for stored in found], key=lambda stored: stored["n"])
+
+        documents, failures, results = await asyncio.gather(
+            heads("steps", "state", "attempts"),
+            heads("failures", "state", "attempts", "value"),
+            heads("results", "value"),
+        )
+        return Beside(
+            tuple(map(docs.as_step, documents)),
+            tuple(map(docs.as_failed_step, failures)),
+            tuple(map(docs.as_result, results)),
+        )
+
+    @_answering
+    async def count_records(self, job_id: JobId) -> dict[str, int]:
+        counts = await asyncio.gather(*(self._in(name).count_documents({"job": job_id}) for name in _BY_PLACE))
+        return {name: count for name, count in zip(_BY_PLACE, counts, strict=True) if count}
 
     # ---- the namespace
 

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from choreography_ray.model import HostId, JobId, JobStatus
 from choreography_ray.options import ClusterOptions
 from choreography_ray.records import (
+    Beside,
     FailedStep,
     JobBrief,
     JobDocument,
@@ -160,8 +161,12 @@ class JobStorage(Protocol):
         """Raise the fence of every segment where it is lower. Later saves under a lower fence fail."""
         ...
 
-    async def read_ledger(self, job_id: JobId, plan: int) -> list[LedgerSegment]:
-        """All segments of a plan's ledger, by index."""
+    async def read_ledger(
+        self, job_id: JobId, plan: int, begin: int = 0, end: int | None = None
+    ) -> list[LedgerSegment]:
+        """Segments of a plan's ledger from index `begin` up to `end` (None: to the last), by index. Each is read at one
+        moment.
+        """
         ...
 
     async def save_ledger(self, job_id: JobId, segments: Sequence[LedgerSegment]) -> bool:
@@ -182,6 +187,10 @@ class JobStorage(Protocol):
         self, job_id: JobId, host: HostId | None = None, run: Run | None = None
     ) -> list[OutcomeDocument]:
         """The outcome documents of a job, or of one run of a host, by (host, run, n)."""
+        ...
+
+    async def read_outcome_keys(self, job_id: JobId) -> list[OutcomeKey]:
+        """The keys of a job's outcome documents, in their order."""
         ...
 
     async def delete_outcomes(self, job_id: JobId, keys: Sequence[OutcomeKey]) -> None:
@@ -225,8 +234,24 @@ class JobStorage(Protocol):
         """Save kept results, each replacing one of the same ordinal."""
         ...
 
-    async def read_results(self, job_id: JobId, after: int = -1, take: int = 100) -> list[KeptResult]:
-        """A page of kept results with an ordinal above `after`, by ordinal."""
+    async def read_results(
+        self,
+        job_id: JobId,
+        after: int = -1,
+        take: int = 100,
+        *,
+        stage: int | None = None,
+        before_stage: int | None = None,
+    ) -> list[KeptResult]:
+        """A page of kept results with an ordinal above `after`, by ordinal; of one stage, or of those before one."""
+        ...
+
+    async def read_beside(self, job_id: JobId, begin: int, end: int) -> Beside:
+        """What steps from ordinal `begin` up to `end` have beside plan and ledger, without what may be large."""
+        ...
+
+    async def count_records(self, job_id: JobId) -> dict[str, int]:
+        """How many records there are of a job, by kind, its own document left out; empty when there are none."""
         ...
 
     # ---- the namespace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -163,9 +163,11 @@ async def _until_ended(job: SimJob) -> None:
             return  # stopped before there was a plan: nothing can be resumed
 
 
-async def play(story: Story) -> World:
-    """Tell the story to its end: every job ends, and all that must hold does."""
+async def play(story: Story, *witnesses: Callable[[World], Coroutine[Any, Any, None]]) -> World:
+    """Tell the story to its end: every job ends, and all that must hold does. `witnesses` look on meanwhile."""
     world = make(story)
+    for witness in witnesses:
+        world.spawn(witness(world))
     world.spawn(_strike_all(world, story.strikes))
     begin = world.now
     jobs = {}

@@ -6,8 +6,9 @@ from collections import Counter
 
 from choreography_ray.codec import decode
 from choreography_ray.core.ledger import recount, total
+from choreography_ray.engine.verification import verify_job
 from choreography_ray.job import label_of
-from choreography_ray.model import JobId
+from choreography_ray.model import FindingKind, JobId
 from choreography_ray.records import JobDocument, StepCode
 from tests.simulation import jobs
 from tests.simulation.actors import types_of
@@ -27,6 +28,11 @@ def check_world(world: World) -> None:
 async def check_end(world: World, job_id: str = "job") -> None:
     """Counts equal a recount, every hook ran exactly once in effect, every record is where it belongs."""
     assert not world.violations, world.violations[:5]
+    verified = await verify_job(world.store, JobId(job_id))
+    # What a job actor that wakes up after the end may still write into a cleared job is told as what remains.
+    is_woken = bool(world.jobs[JobId(job_id)].zombies)
+    errors = [f for f in verified.findings if not (f.is_debris or (is_woken and f.kind is FindingKind.REMAINS))]
+    assert not errors, errors[:5]
     document = await world.document(job_id)
     assert document.status.is_final, document.status
     assert document.plan is not None

@@ -1,0 +1,144 @@
+"""What readers ask of a store beside single records, and a verification of a whole job, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from choreography_ray.engine.verification import verify_job
+from choreography_ray.model import FindingKind, HostId, JobId, StepId
+from choreography_ray.options import JobsOptions
+from choreography_ray.records import (
+    Beside,
+    FailedStep,
+    Failure,
+    KeptResult,
+    LedgerSegment,
+    Outcome,
+    OutcomeDocument,
+    OutcomeKey,
+    OutcomeKind,
+    Run,
+    StepDocument,
+)
+from choreography_ray.storage.memory import MemoryStorage
+from choreography_ray.storage.protocol import JobStorage
+from tests.simulation import loop
+from tests.simulation.jobs import KeptPieces, Piece, Work, batch
+from tests.simulation.world import World
+
+JOB = JobId("a/job")
+RUN = Run(2, 1)
+LARGE = "x" * 100_000
+
+
+def a_failure() -> Failure:
+    return Failure("ValueError", "no", traceback=LARGE)
+
+
+async def test_results_are_asked_for_by_stage(storage: JobStorage) -> None:
+    """Of one stage, or of all before one; pages hold only what was asked for."""
+    kept = [KeptResult(n, StepId(f"s{n}"), n, stage=(n % 3) * 10 - 10) for n in range(30)]
+    await storage.save_results(JOB, kept)
+    assert await storage.read_results(JOB, stage=0) == kept[1::3]
+    assert await storage.read_results(JOB, before_stage=10) == [r for r in kept if r.stage < 10]
+    assert await storage.read_results(JOB, 3, 2, stage=-10) == [kept[6], kept[9]]
+    assert await storage.read_results(JOB, stage=7) == []
+
+
+async def test_segments_of_the_ledger_are_asked_for_by_index(storage: JobStorage) -> None:
+    segments = [LedgerSegment(n, 2, 0, b"\0", b"\0\0") for n in range(6)]
+    await storage.insert_ledger(JOB, segments)
+    assert await storage.read_ledger(JOB, 2, 4) == segments[2:4]
+    assert await storage.read_ledger(JOB, 4) == segments[4:]
+    assert await storage.read_ledger(JOB, 0, 1) == segments[:1]
+
+
+async def test_what_steps_have_beside_the_ledger_comes_without_what_is_large(storage: JobStorage) -> None:
+    documents = [
+        StepDocument(n, RUN, is_closed=True, attempt=2, state=LARGE, attempts=(a_failure(),)) for n in (1, 3, 9)
+    ]
+    failures = [FailedStep(n, StepId(f"s{n}"), 1, RUN, (a_failure(),), LARGE, LARGE) for n in (2, 5)]
+    results = [KeptResult(n, StepId(f"s{n}"), LARGE, stage=4) for n in (0, 4, 7)]
+    await storage.save_step_documents(JOB, documents)
+    await storage.save_failures(JOB, failures)
+    await storage.save_results(JOB, results)
+    assert await storage.read_beside(JOB, 1, 7) == Beside(
+        tuple(StepDocument(n, RUN, is_closed=True, attempt=2) for n in (1, 3)),
+        tuple(FailedStep(n, StepId(f"s{n}"), 1, RUN, ()) for n in (2, 5)),
+        (KeptResult(4, StepId("s4"), None, stage=4),),
+    )
+    assert await storage.read_beside(JOB, 10, 20) == Beside()
+
+
+async def test_records_of_a_job_are_counted_by_kind_and_nothing_is_left_after_clearing(storage: JobStorage) -> None:
+    keys = [OutcomeKey(HostId("h"), RUN, n) for n in (2, 0, 1)]
+    for key in keys:
+        await storage.insert_outcome(OutcomeDocument(JOB, key, (Outcome(0, 1, OutcomeKind.SUCCEEDED),)))
+    await storage.save_results(JOB, [KeptResult(0, StepId("a"), 1), KeptResult(1, StepId("b"), 1)])
+    await storage.save_results(JobId("a"), [KeptResult(0, StepId("a"), 1)])
+    assert await storage.count_records(JOB) == {"outcomes": 3, "results": 2}
+    assert await storage.read_outcome_keys(JOB) == sorted(keys)
+    await storage.clear_job(JOB, keep_results=False)
+    assert await storage.count_records(JOB) == {}
+
+
+async def copy(source: MemoryStorage, job_id: JobId, target: JobStorage) -> None:
+    """Everything that is stored of a job, through the contract."""
+    document = await source.read_job(job_id)
+    assert document is not None
+    assert document.plan is not None
+    assert await target.insert_job(document)
+    fence = document.plan.fence
+    await target.save_plan(job_id, fence, await source.read_plan(job_id, fence))
+    for index in range(document.plan.segments):
+        planned, prepared = (
+            await source.read_plan_segment(job_id, fence, index),
+            await source.read_prepared(job_id, index),
+        )
+        assert planned is not None
+        assert prepared is not None
+        await target.save_plan_segments(job_id, fence, [planned])
+        await target.save_prepared(job_id, [prepared])
+    await target.insert_ledger(job_id, await source.read_ledger(job_id))
+    await target.save_failures(job_id, await source.read_failures(job_id, take=10_000))
+    await target.save_results(job_id, await source.read_results(job_id, take=10_000))
+
+
+def a_finished_job() -> MemoryStorage:
+    """1,200 steps over three stages, a third of them failed, results kept."""
+    world = World()
+    Work.world = world
+    pieces = [Piece(key=f"p{i}", stage=i // 400, shared=1, fail_first=i % 3 == 0) for i in range(1_200)]
+
+    async def story() -> None:
+        job = await world.start(KeptPieces, batch(pieces, [0, 1, 2]), options=JobsOptions())
+        await job.ended
+
+    loop.run(story())
+    return world.store
+
+
+async def test_a_job_is_verified_alike_on_every_store(storage: JobStorage) -> None:
+    """Right as it was; then a failed-step record is lost, a result is, and debris is left: each is named."""
+    job_id = JobId("job")
+    store = await asyncio.to_thread(a_finished_job)
+    await copy(store, job_id, storage)
+    verified = await verify_job(storage, job_id)
+    assert verified.findings == ()
+    assert (verified.is_ok, verified.unchecked) == (True, ())
+    assert (verified.recount.succeeded, verified.recount.failed) == (800, 400)
+    assert {stage: counts.total for stage, counts in verified.recount.stages.items()} == {0: 400, 1: 400, 2: 400}
+
+    (lost,) = await storage.read_failures(job_id, [999])
+    await storage.delete_failures(job_id, [(999, lost.run)])
+    await storage.save_step_documents(job_id, [StepDocument(5, RUN, state=LARGE)])
+    await storage.insert_outcome(OutcomeDocument(job_id, OutcomeKey(HostId("h"), RUN, 0), ()))
+    verified = await verify_job(storage, job_id)
+    found: list[Any] = [(f.kind, f.ordinal, f.step_id, f.is_debris) for f in verified.findings]
+    assert found == [
+        (FindingKind.STEP_DOCUMENT, 5, "p5", True),
+        (FindingKind.FAILED_STEP, 999, "p999", False),
+        (FindingKind.OUTCOME, None, None, True),
+    ]
+    assert (verified.errors, verified.debris, verified.is_ok) == (1, 2, False)
