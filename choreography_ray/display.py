@@ -23,7 +23,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from choreography_ray.model import JobRecord, JobStatus, JobStepStatus, Progress, StageProgress, StepRecord
+from choreography_ray.model import (
+    JobRecord,
+    JobStatus,
+    JobStepStatus,
+    Progress,
+    StageProgress,
+    StepRecord,
+    Verification,
+)
 
 PLAIN_WIDTH = 160
 """Columns of a table that goes to a file or a pipe."""
@@ -153,6 +161,34 @@ def job_view(record: JobRecord) -> RenderableType:
     for entry in record.history:
         history.add_row(_moment(entry.at), _status(entry.status), _cell(entry.why))
     return Group(facts, Text(), stage_table(record.progress), Text(), history)
+
+
+def verification_view(found: Verification) -> RenderableType:
+    """What a verification found: a line, a row per finding, and what could not be told."""
+    counts = found.recount
+    told = Text(f"{clean(found.job_id)}: ")
+    if found.status is None:
+        told.append("no such job, and nothing is stored of it" if found.is_ok else "no such job, but records are left")
+    else:
+        told.append_text(_status(found.status))
+        told.append(f"  {counts.total} steps recounted" if counts.total else "  no steps to recount")
+        told.append(_troubles(counts))
+    told.append("  ok" if found.is_ok else f"  {found.errors} errors", style="green" if found.is_ok else "red")
+    if found.debris:
+        told.append(f", {found.debris} pieces of debris, which nothing reads and which go with the job")
+    parts: list[RenderableType] = [told]
+    if found.findings:
+        table = _table("what", "#", "step", "stored", "should be")
+        for one in found.findings:
+            style = "" if one.is_debris else "red"
+            number = "" if one.ordinal is None else str(one.ordinal)
+            what = Text(f"{one.kind.value}{' (debris)' if one.is_debris else ''}", style=style)
+            table.add_row(what, number, _cell(one.step_id or ""), _cell(one.stored), _cell(one.expected))
+        parts.append(table)
+    if found.errors + found.debris > len(found.findings):
+        parts.append(Text(f"and {found.errors + found.debris - len(found.findings)} more"))
+    parts += [Text(f"not told for certain: {clean(what)}", style="yellow") for what in found.unchecked]
+    return Group(*parts)
 
 
 def summary(record: JobRecord) -> Text:

@@ -12,7 +12,7 @@ import typer
 from pydantic import ValidationError
 from typer.exceptions import TyperException
 
-from choreography_ray.cli import cluster, control, demo, jobs
+from choreography_ray.cli import cluster, control, demo, jobs, looking
 from choreography_ray.cli.connection import Connection
 from choreography_ray.cli.output import BadInput, ExitCode, describe_invalid, say_error
 from choreography_ray.errors import (
@@ -35,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, jobs, control, cluster):
+for module in (demo, jobs, looking, control, cluster):
     module.register(app)
 
 

@@ -1,10 +1,10 @@
-"""The commands that start jobs, and those that look at them."""
+"""The commands that start jobs and follow them to their end."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,13 +22,13 @@ from choreography_ray.cli.output import (
     show_json,
 )
 from choreography_ray.job import Job
-from choreography_ray.model import JobRecord, JobStatus, JobStepStatus, StepRecord
+from choreography_ray.model import JobRecord, JobStepStatus, StepRecord
 
 if TYPE_CHECKING:
     from choreography_ray.client import JobHandle
 
 SHOWN_FAILURES = 10
-"""Failed steps that `run --wait` and `show` name; `steps` lists all."""
+"""Failed steps that `run --wait`, `watch` and `show` name; `steps` lists all."""
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
@@ -39,9 +39,6 @@ def register(app: typer.Typer) -> None:
     app.command(
         "run", epilog="""\b\nExample: choreography run shop.jobs:RebuildIndex --request '{"index": "a"}' --wait"""
     )(run)
-    app.command("list", epilog="\b\nExample: choreography list --status RUNNING --label team=search")(list_jobs)
-    app.command("show", epilog="\b\nExample: choreography show nightly-2026-11-30")(show_job)
-    app.command("steps", epilog="\b\nExample: choreography steps nightly --status COMPLETED_WITH_FAILURE")(list_steps)
     app.command("watch", epilog="\b\nExample: choreography watch nightly && ./publish")(watch)
 
 
@@ -60,7 +57,7 @@ def run(
     """
     job_class = load_job_class(job)
     made = make_request(job_class, request)
-    labels = _pairs(label or [])
+    labels = pairs(label or [])
     with Connection.of(context).open(with_ray=True) as choreography:
         handle = choreography.start(job_class, made, job_id=job_id, labels=labels)
         record = handle.wait(progress=not as_json) if wait else handle.record()
@@ -74,63 +71,6 @@ def run(
                 show(f"but: {display.clean(str(handle.start_error))}")
             show(f"follow it with: choreography watch {display.clean(record.job_id)}")
     return exit_code_of(record.status) if wait else ExitCode.OK
-
-
-def list_jobs(
-    context: typer.Context,
-    job_type: Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")] = None,
-    status: Annotated[list[JobStatus] | None, typer.Option(case_sensitive=False, help="May be repeated.")] = None,
-    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="All must match.")] = None,
-    created_before: Annotated[datetime | None, typer.Option(help="Local time.")] = None,
-    skip: Annotated[int, typer.Option(min=0)] = 0,
-    take: Annotated[int, typer.Option(min=1)] = 100,
-    as_json: JsonOption = False,
-) -> None:
-    """List jobs, newest first."""
-    with Connection.of(context).open(with_ray=False) as choreography:
-        records = choreography.jobs(
-            type=job_type,
-            statuses=tuple(status or ()),
-            labels=_pairs(label or []),
-            created_before=created_before.astimezone() if created_before else None,
-            skip=skip,
-            take=take,
-        )
-    if as_json:
-        show_json(records)
-    elif records:
-        show(display.job_table(records))
-    else:
-        show("no jobs")
-
-
-def show_job(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """Show a job: stages, history, failures."""
-    with Connection.of(context).open(with_ray=False) as choreography:
-        handle = choreography.job(job_id)
-        record = handle.record()
-        failures = [] if as_json else _failures(handle, record)
-    if as_json:
-        show_json(record)
-        return
-    show(display.job_view(record))
-    if failures:
-        show(display.step_table(failures))
-
-
-def list_steps(
-    context: typer.Context,
-    job_id: JobArgument,
-    status: Annotated[JobStepStatus | None, typer.Option(case_sensitive=False, help="Only these.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List the steps of a job."""
-    with Connection.of(context).open(with_ray=False) as choreography:
-        steps = choreography.job(job_id).steps(status=status)
-    if as_json:
-        show_json(steps)
-    else:
-        show(display.step_table(steps))
 
 
 def watch(
@@ -198,7 +138,8 @@ def make_request(job_class: type[Job[Any, Any]], given: str) -> BaseModel:
         raise BadInput(f"the request is no valid {wanted}: {describe_invalid(error)}") from error
 
 
-def _pairs(given: list[str]) -> dict[str, str]:
+def pairs(given: list[str]) -> dict[str, str]:
+    """Labels as they were given. Raises `BadInput`."""
     pairs: dict[str, str] = {}
     for text in given:
         key, separator, value = text.partition("=")
@@ -210,14 +151,15 @@ def _pairs(given: list[str]) -> dict[str, str]:
 
 def _show_end(handle: JobHandle, record: JobRecord) -> None:
     show(display.summary(record))
-    failures = _failures(handle, record)
+    failures = first_failures(handle, record)
     if failures:
         show(display.step_table(failures))
         if record.progress.failed > len(failures):
             show(f"all {record.progress.failed} failures: choreography steps {display.clean(record.job_id)}")
 
 
-def _failures(handle: JobHandle, record: JobRecord) -> list[StepRecord]:
+def first_failures(handle: JobHandle, record: JobRecord) -> list[StepRecord]:
+    """The first failed steps in the order of the plan."""
     if not record.progress.failed:
         return []
     failed: list[StepRecord] = []

@@ -27,6 +27,8 @@ from choreography_ray.errors import (
 )
 from choreography_ray.model import (
     AttemptRecord,
+    Finding,
+    FindingKind,
     JobId,
     JobRecord,
     JobStatus,
@@ -35,6 +37,7 @@ from choreography_ray.model import (
     StageProgress,
     StepId,
     StepRecord,
+    Verification,
 )
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
@@ -89,6 +92,9 @@ class FakeHandle:
     def status(self) -> JobStatus:
         return self._record.status
 
+    def verify(self) -> Verification:
+        return self._client.verified
+
     def steps(self, status: JobStepStatus | None = None) -> list[StepRecord]:
         return [step for step in self._client.plan if status in (None, step.status)]
 
@@ -103,6 +109,7 @@ class FakeClient:
         self.start_raises: Exception | None = None
         self.wait_raises: BaseException | None = None
         self.is_open = False
+        self.verified = Verification(job_id=JobId("nightly"), status=JobStatus.RUNNING)
 
     def __enter__(self) -> Self:
         self.is_open = True
@@ -354,6 +361,27 @@ def test_steps_can_be_narrowed_by_status(client: FakeClient, capsys: pytest.Capt
     assert [step["step_id"] for step in json.loads(capsys.readouterr().out)] == ["b"]
 
 
+def test_a_verification_exits_by_what_it_found(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    """Debris is told and is no error; an error is; both name the step, what is stored and what should be."""
+    assert main(["verify", "nightly"]) == 0
+    assert "ok" in capsys.readouterr().out
+    debris = Finding(kind=FindingKind.STEP_DOCUMENT, ordinal=3, stored="a document", expected="none", is_debris=True)
+    client.verified = client.verified.model_copy(update={"findings": (debris,), "debris": 1})
+    assert main(["verify", "nightly"]) == 0
+    assert "1 pieces of debris" in capsys.readouterr().out
+    wrong = Finding(kind=FindingKind.RESULT, step_id=StepId("s[b]\x1b[31m"), ordinal=7, stored="none", expected="one")
+    update = {"findings": (wrong, debris), "errors": 1, "unchecked": ("counts: they moved",)}
+    client.verified = client.verified.model_copy(update=update)
+    assert main(["verify", "nightly"]) == ExitCode.ERROR
+    out = capsys.readouterr().out
+    for told in ("RESULT", "s[b][31m", "7", "1 errors", "counts: they moved"):
+        assert told in out
+    assert "\x1b" not in out
+    assert main(["verify", "nightly", "--json"]) == ExitCode.ERROR
+    read = json.loads(capsys.readouterr().out)
+    assert (read["errors"], read["findings"][0]["expected"]) == (1, "one")
+
+
 def test_list_passes_its_conditions_on(client: FakeClient) -> None:
     arguments: Sequence[str] = (
         *("list", "--type", "Rebuild", "--status", "running", "--status", "FAILED", "--label", "a=b"),
@@ -403,11 +431,11 @@ def test_every_command_has_help_without_importing_ray() -> None:
     """Help is quick and works where Ray does not."""
     script = (
         "import sys; sys.modules.update(ray=None, pymongo=None); from choreography_ray.cli import main; "
-        "sys.exit(max(main([c, '--help']) for c in 'demo up down run list show steps watch doctor'.split()))"
+        "sys.exit(max(main([c, '--help']) for c in 'demo up down run list show steps verify watch doctor'.split()))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Usage: choreography") == 9
+    assert done.stdout.count("Usage: choreography") == 10
 
 
 def test_a_reader_that_closes_the_pipe_gets_no_traceback() -> None:
