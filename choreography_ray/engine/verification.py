@@ -87,10 +87,10 @@ class _Verification:
             return self._told(document)
         kinds = await self._storage.read_plan(self._job_id, document.plan.fence)
         recounted = await self._check_ledger(document, kinds)
-        prepared = await self._storage.prepared_segments(self._job_id)
+        prepared = await self._storage.prepared_segments(self._job_id, document.plan.fence)
         for first in range(0, document.plan.segments, BLOCK_SEGMENTS):
             await self._check_block(document, first, kinds)
-        await self._check_outcomes()
+        await self._check_outcomes(document.plan.fence)
         await self._check_unchanged(document, len(prepared))
         return self._told(document, recounted)
 
@@ -136,10 +136,11 @@ class _Verification:
             raise _Changed
         if not self._found.errors or not now.status.is_final:
             return
-        left = len(await self._storage.prepared_segments(self._job_id))
+        assert document.plan is not None
+        left = len(await self._storage.prepared_segments(self._job_id, document.plan.fence))
         if left != prepared:
             raise _Changed
-        if not left and document.plan is not None and document.plan.segments and v.must_be_prepared(document):
+        if not left and document.plan.segments and v.must_be_prepared(document):
             # Gone as a whole: its actor died while it cleared the job, and the next one goes on with that.
             self._found = _Found([])
             self._unchecked.append(BEING_CLEARED)
@@ -153,7 +154,7 @@ class _Verification:
         while True:
             before, looks = after, looks + 1
             recounted = v.Recount(kinds, before.journal)
-            for segment in await self._storage.read_ledger(self._job_id):
+            for segment in await self._storage.read_ledger(self._job_id, document.plan.fence):
                 recounted.add(segment, segment.index * document.plan.segment_steps)
             after = await self._document()
             if v.is_settled(before, after) or looks == LOOKS:
@@ -170,18 +171,18 @@ class _Verification:
             self._unchecked.append("counts: only that they lie between two looks, as the job went on meanwhile")
         return recounted
 
-    async def _check_outcomes(self) -> None:
+    async def _check_outcomes(self, plan: int) -> None:
         """Outcome documents that the journal lacks, and such that nothing calls for: those must be seen twice, as one
         may be on its way to be deleted.
         """
         before = await self._document()
-        segments = await self._storage.read_ledger(self._job_id)
+        segments = await self._storage.read_ledger(self._job_id, plan)
         found = await self._storage.read_outcome_keys(self._job_id)
         if v.is_settled(before, await self._document()):
             self._found.add(v.check_journal(set(found), segments, before))
         if not found:
             return
-        segments = await self._storage.read_ledger(self._job_id)
+        segments = await self._storage.read_ledger(self._job_id, plan)
         if keys := v.uncalled_outcomes(found, segments, await self._document()):
             await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
             there = set(await self._storage.read_outcome_keys(self._job_id))
@@ -206,9 +207,9 @@ class _Verification:
             planned.append(segment)
             size = min(plan.segment_steps, plan.total - index * plan.segment_steps)
             self._found.add(v.check_plan(segment, index, size, len(kinds)))
-            prepared = await self._storage.read_prepared(self._job_id, index)
+            prepared = await self._storage.read_prepared(self._job_id, plan.fence, index)
             self._found.add(v.check_prepared(prepared, segment, is_due=is_due))
-        ledger = {segment.index: segment for segment in await self._storage.read_ledger(self._job_id, first, end)}
+        ledger = await self._ledger(plan.fence, first, end)
         newest = (await self._document()).fence
         for index, segment in enumerate(planned, first):
             begin = index * plan.segment_steps
@@ -235,10 +236,10 @@ class _Verification:
             if look:
                 await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
             first, end = min(left), max(left) + 1
-            before = await self._ledger(first, end)
+            before = await self._ledger(document.plan.fence, first, end)
             beside = await self._storage.read_beside(self._job_id, first * size, end * size)
             now = await self._document()
-            after = await self._ledger(first, end)
+            after = await self._ledger(document.plan.fence, first, end)
             for index, segment in list(left.items()):
                 if index not in before or index not in after or not _is_same(before[index], after[index]):
                     continue
@@ -255,8 +256,8 @@ class _Verification:
         steps = sum(len(segment.steps) for segment in left.values())
         self._unchecked.append(f"what {steps} steps from number {min(left) * size} on have: they kept changing")
 
-    async def _ledger(self, first: int, end: int) -> dict[int, LedgerSegment]:
-        return {segment.index: segment for segment in await self._storage.read_ledger(self._job_id, first, end)}
+    async def _ledger(self, plan: int, first: int, end: int) -> dict[int, LedgerSegment]:
+        return {segment.index: segment for segment in await self._storage.read_ledger(self._job_id, plan, first, end)}
 
 
 def _is_same(before: LedgerSegment, after: LedgerSegment) -> bool:

@@ -47,11 +47,11 @@ async def test_results_are_asked_for_by_stage(storage: JobStorage) -> None:
 
 
 async def test_segments_of_the_ledger_are_asked_for_by_index(storage: JobStorage) -> None:
-    segments = [LedgerSegment(n, 2, 0, b"\0", b"\0\0") for n in range(6)]
-    await storage.insert_ledger(JOB, segments)
-    assert await storage.read_ledger(JOB, 2, 4) == segments[2:4]
-    assert await storage.read_ledger(JOB, 4) == segments[4:]
-    assert await storage.read_ledger(JOB, 0, 1) == segments[:1]
+    segments = [LedgerSegment(n, 2, 0, b"\0", b"\0\0", plan=2) for n in range(6)]
+    await storage.insert_ledger(JOB, [*segments, LedgerSegment(2, 1, 0, b"\1", b"\0\0", plan=1)])
+    assert await storage.read_ledger(JOB, 2, 2, 4) == segments[2:4]
+    assert await storage.read_ledger(JOB, 2, 4) == segments[4:]
+    assert await storage.read_ledger(JOB, 2, 0, 1) == segments[:1]
 
 
 async def test_what_steps_have_beside_the_ledger_comes_without_what_is_large(storage: JobStorage) -> None:
@@ -79,7 +79,7 @@ async def test_records_of_a_job_are_counted_by_kind_and_nothing_is_left_after_cl
     await storage.save_results(JobId("a"), [KeptResult(0, StepId("a"), 1)])
     assert await storage.count_records(JOB) == {"outcomes": 3, "results": 2}
     assert await storage.read_outcome_keys(JOB) == sorted(keys)
-    await storage.clear_job(JOB, keep_results=False)
+    await storage.clear_job(JOB, 2, keep_results=False)
     assert await storage.count_records(JOB) == {}
 
 
@@ -94,13 +94,13 @@ async def copy(source: MemoryStorage, job_id: JobId, target: JobStorage) -> None
     for index in range(document.plan.segments):
         planned, prepared = (
             await source.read_plan_segment(job_id, fence, index),
-            await source.read_prepared(job_id, index),
+            await source.read_prepared(job_id, fence, index),
         )
         assert planned is not None
         assert prepared is not None
         await target.save_plan_segments(job_id, fence, [planned])
         await target.save_prepared(job_id, [prepared])
-    await target.insert_ledger(job_id, await source.read_ledger(job_id))
+    await target.insert_ledger(job_id, await source.read_ledger(job_id, fence))
     await target.save_failures(job_id, await source.read_failures(job_id, take=10_000))
     await target.save_results(job_id, await source.read_results(job_id, take=10_000))
 
