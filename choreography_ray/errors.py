@@ -85,6 +85,7 @@ class StopJobReason(StrEnum):
     JOB_IS_COMPLETED = "JOB_IS_COMPLETED"
     JOB_IS_NOT_RUNNING = "JOB_IS_NOT_RUNNING"
     UNKNOWN_JOB_TYPE = "UNKNOWN_JOB_TYPE"
+    OWNED_ELSEWHERE = "OWNED_ELSEWHERE"
     UNANSWERED = "UNANSWERED"
 
 
@@ -99,6 +100,7 @@ class ResumeJobReason(StrEnum):
     JOB_IS_BEING_REMOVED = "JOB_IS_BEING_REMOVED"
     DRAIN_PENDING = "DRAIN_PENDING"
     UNKNOWN_JOB_TYPE = "UNKNOWN_JOB_TYPE"
+    OWNED_ELSEWHERE = "OWNED_ELSEWHERE"
     UNANSWERED = "UNANSWERED"
 
 
@@ -109,6 +111,7 @@ class RetryFailedStepsReason(StrEnum):
     JOB_IS_NOT_COMPLETED_WITH_FAILURES = "JOB_IS_NOT_COMPLETED_WITH_FAILURES"
     COULD_NOT_PERSIST = "COULD_NOT_PERSIST"
     UNKNOWN_JOB_TYPE = "UNKNOWN_JOB_TYPE"
+    OWNED_ELSEWHERE = "OWNED_ELSEWHERE"
     UNANSWERED = "UNANSWERED"
 
 
@@ -117,6 +120,7 @@ class RemoveJobReason(StrEnum):
 
     UNKNOWN_JOB_TYPE = "UNKNOWN_JOB_TYPE"
     TIMED_OUT = "TIMED_OUT"
+    OWNED_ELSEWHERE = "OWNED_ELSEWHERE"
     UNANSWERED = "UNANSWERED"
 
 
@@ -358,6 +362,19 @@ class InvalidId(ChoreographyError, ValueError):
 
     def describe(self) -> str:
         return f"this {self.what} cannot be used: {self.why}"
+
+
+class OwnedElsewhere(ChoreographyError):
+    """Another cluster that shares the database works on the job, and is alive [S10.3]. `cluster` is its id."""
+
+    def __init__(self, job_id: str, cluster: str) -> None:
+        super().__init__()
+        self.job_id = job_id
+        self.cluster = cluster
+
+    def describe(self) -> str:
+        other = f"another cluster that shares this database ({self.cluster[:12]})"
+        return f"job {self.job_id!r} is worked on by {other}: control it there"
 
 
 class Fenced(ChoreographyError):

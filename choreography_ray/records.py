@@ -310,6 +310,19 @@ class JournalEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that took a job over under `fence`, as its cluster names it [S10.3]. Without a cluster: nobody."""
+
+    cluster: str = ""
+    """The id of the cluster's GCS: a head that is restarted over what it remembers keeps it."""
+    actor: str = ""
+    worker: str = ""
+    node: str = ""
+    pid: int = 0
+    fence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class JobDocument:
     """A job, whole and small: nothing in it grows with the steps. Every write names `fence` and the `save` before."""
 
@@ -348,11 +361,21 @@ class JobDocument:
     start_error: str = ""
     start_details: tuple[str, ...] = ()
     crashes: int = 0
+    """Deaths of its process since outcomes were last recorded, nobody else's fault [S10]."""
+    owner: Owner | None = None
+    """Written with the fence, in one write: who raised it last to work on the job."""
+    beats: int = 0
+    """Counted up by the owner: the sign of life that other clusters look for."""
     actor_name: str = ""
     runtime_env: Payload = None
     keep_results: bool = False
     is_forced: bool = False
     """Its removal was forced, or is retention's: what is left is deleted without hooks [S9.6, S9.8]."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Its code ended its process so often that it is loaded no more [S10]."""
+        return self.crashes >= self.options.max_job_crashes
 
 
 class RemovedJob(NamedTuple):

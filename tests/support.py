@@ -8,6 +8,13 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from ray.util import list_named_actors
+
+
+def actor_names(namespace: str) -> list[str]:
+    """The actors of a Ray namespace that are not dead."""
+    return [row["name"] for row in list_named_actors(all_namespaces=True) if row["namespace"] == namespace]
+
 
 class Ran(NamedTuple):
     """What a command left: exit code, standard output and standard error."""

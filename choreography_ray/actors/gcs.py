@@ -12,11 +12,14 @@ from choreography_ray.actors.ray_api import cluster_cpus, live_nodes
 
 # Private parts of Ray, pinned by the lock and used nowhere else: they have no types.
 _gcs_pb2: Any = importlib.import_module("ray.core.generated.gcs_pb2")
+_common_pb2: Any = importlib.import_module("ray.core.generated.common_pb2")
 _raylet: Any = importlib.import_module("ray._raylet")
 _state: Any = importlib.import_module("ray._private.state")
 _worker: Any = importlib.import_module("ray._private.worker")
 
 TIMEOUT = 5.0
+_EXITS: dict[int, str] = {number: name for name, number in _common_pb2.WorkerExitType.items()}
+_INTENDED: int = _common_pb2.INTENDED_SYSTEM_EXIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,15 @@ def _cause(cause: Any) -> str:
     return str(kind).replace("_", " ")
 
 
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a worker's process ended, as Ray tells it."""
+
+    is_intended: bool
+    """Ray ended it because it was told to, by `ray.kill` or to drain its node."""
+    detail: str
+
+
 class RayTables:
     """Reads the GCS of the cluster that this process belongs to. Calls raise when the GCS does not answer."""
 
@@ -117,6 +129,23 @@ class RayTables:
         if _gcs_pb2.WorkerTableData.FromString(data).is_alive:
             return Fate.ALIVE
         return Fate.DEAD if node_id in live_nodes() else Fate.UNKNOWN
+
+    async def exit_of(self, worker_id: str) -> Exit | None:
+        """How a worker's process ended; None while Ray has not seen it end, or has forgotten it."""
+        return await asyncio.to_thread(self._exit_of, worker_id)
+
+    def _exit_of(self, worker_id: str) -> Exit | None:
+        accessor = _state.state._connect_and_get_accessor()  # noqa: SLF001
+        data = accessor.get_worker_info(_raylet.WorkerID(bytes.fromhex(worker_id)))
+        if data is None or (row := _gcs_pb2.WorkerTableData.FromString(data)).is_alive:
+            return None
+        # What follows the first sentences lists what may have been, at length.
+        detail = row.exit_detail.partition(" Some common causes include")[0]
+        return Exit(row.exit_type == _INTENDED, f"{_EXITS.get(row.exit_type, '')}: {detail}".strip(": "))
+
+    async def is_node_alive(self, node_id: str) -> bool:
+        """Whether Ray takes the node for alive."""
+        return await asyncio.to_thread(lambda: node_id in live_nodes())
 
     async def cluster_cpus(self) -> int:
         """CPUs of the nodes that are alive."""

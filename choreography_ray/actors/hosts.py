@@ -15,6 +15,7 @@ from ray.exceptions import RayActorError, RayError
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.gcs import ActorInfo, Fate, RayTables
 from choreography_ray.actors.host import HostActor
+from choreography_ray.actors.last_words import told_of
 from choreography_ray.actors.names import host_actor
 from choreography_ray.actors.ray_api import OURS, create, end, find, has_room
 from choreography_ray.codec import decode
@@ -225,9 +226,9 @@ class RayHosts:
         if known.is_withdrawn:
             self._engine.post(e.HostWithdrawn(host))
         else:
-            failure = Failure("HostDied", info.cause or "the process ended before it asked for work")
+            hint = info.cause or "the process ended before it asked for work"
             is_charged = known.was_seen_dead or not known.worker_id
-            self._engine.post(e.HostDied(host, is_charged=is_charged, failure=failure))
+            await self._post_died(host, known, hint, is_charged=is_charged)
 
     def _post_failed(self, host: HostId, error_type: str, told: str) -> None:
         # Ray tells a whole traceback: the sentence that ends it says what is wrong.
@@ -256,9 +257,23 @@ class RayHosts:
                 return
             if await self._is_confirmed_dead(known, asyncio.get_running_loop().time()):
                 self._hosts.pop(host, None)
-                failure = Failure("HostDied", hint[:MAX_TEXT])
-                self._engine.post(e.HostDied(host, is_charged=known.was_seen_dead, failure=failure))
+                await self._post_died(host, known, hint, is_charged=known.was_seen_dead)
                 return
+
+    async def _post_died(self, host: HostId, known: _Host, hint: str, *, is_charged: bool) -> None:
+        is_last = is_charged and self._engine.machine.would_be_last(host)
+        failure = await self._obituary(known, hint) if is_last else Failure("HostDied", hint[:MAX_TEXT])
+        self._engine.post(e.HostDied(host, is_charged=is_charged, failure=failure))
+
+    async def _obituary(self, known: _Host, hint: str) -> Failure:
+        """What is told of a step that will not be tried again: what Ray knows, and what its process printed [S10]."""
+        try:
+            seen = await self._tables.exit_of(known.worker_id) if known.worker_id else None
+        except Exception as error:  # noqa: BLE001 - a GCS that does not answer says nothing
+            log.info("the GCS did not answer: %s", error)
+            seen = None
+        told = await told_of(seen.detail if seen else hint, known.worker_id, known.node_id)
+        return Failure("HostDied", told[:MAX_TEXT], node=known.node_id)
 
     async def _is_confirmed_dead(self, known: _Host, since: float) -> bool:
         """Ask the worker table until it says dead, or lease and margin have passed; False: the process lives."""

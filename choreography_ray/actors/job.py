@@ -12,7 +12,8 @@ from typing import Any
 from choreography_ray.actors.connection import Connection, load_stored_code
 from choreography_ray.actors.gcs import RayTables
 from choreography_ray.actors.hosts import RayHosts
-from choreography_ray.actors.names import job_actor
+from choreography_ray.actors.last_words import obituary
+from choreography_ray.actors.names import host_prefix, job_actor
 from choreography_ray.actors.ray_api import SERVICE, create, end, find, here
 from choreography_ray.actors.threads import ThreadedUserCode
 from choreography_ray.actors.throttle import throttle_handle
@@ -25,9 +26,9 @@ from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.ports import HostsPort, Lease, ThrottlePort
 from choreography_ray.engine.rest import Request
 from choreography_ray.engine.writes import Writer
-from choreography_ray.errors import Fenced, JobNotFound, StorageUnavailable, UnknownJobType
+from choreography_ray.errors import Fenced, JobNotFound, OwnedElsewhere, StorageUnavailable, UnknownJobType
 from choreography_ray.model import HostId, JobId, JobStatus
-from choreography_ray.records import OutcomeDocument
+from choreography_ray.records import OutcomeDocument, Owner
 
 log = logging.getLogger(__name__)
 
@@ -104,9 +105,11 @@ class JobActor:
     async def _live(self) -> None:
         try:
             self._ended.set_result(await self._run())
-        except (JobNotFound, UnknownJobType) as over:
+        except (JobNotFound, UnknownJobType, OwnedElsewhere) as over:
             log.warning("this actor ends: %s", over)
             self._ended.set_exception(over)
+            if isinstance(over, OwnedElsewhere):
+                await self._end_hosts()
         except Exception as error:
             # Whatever broke, and also when fenced: if this is the actor's current process Ray makes a new one, which
             # goes on from what is stored; if it is an old one that woke up, nothing but itself may end.
@@ -135,7 +138,7 @@ class JobActor:
 
         self._incarnation = Incarnation(
             self._job_id,
-            here().actor_id,
+            _myself(),
             storage,
             lambda ref: load_stored_code(storage, writer, ref),
             ThreadedUserCode(),
@@ -144,6 +147,7 @@ class JobActor:
             lease,
             self._is_current,
             self._speak,
+            obituary,
         )
         self._begun.set()
         try:
@@ -185,6 +189,17 @@ class JobActor:
             stored = await self._storage.read_job(self._job_id)
             return stored is not None and not stored.fence
         return False
+
+    async def _end_hosts(self) -> None:
+        """The job is another cluster's: nothing of it may run in this one [S10.3]. What is missed here ends itself."""
+        namespace, prefix = self._connection.ray_namespace, host_prefix(self._job_id)
+        try:
+            for row in await RayTables().actors(namespace):
+                if row.name.startswith(prefix) and not row.is_gone:
+                    with contextlib.suppress(ValueError):
+                        await asyncio.to_thread(end, await asyncio.to_thread(find, row.name, namespace))
+        except Exception as error:  # noqa: BLE001 - they find no job actor any more, and end
+            log.warning("hosts of job %s could not be ended: %s", self._job_id, error)
 
     async def _is_current(self) -> bool:
         """Whether the GCS takes this process for the actor's [S10.1]. Raises when it does not answer."""
@@ -238,6 +253,11 @@ class JobActor:
         """What keeps this job from going on, as far as its actor knows."""
         async with self._call() as incarnation:
             return str(incarnation.trouble)
+
+
+def _myself() -> Owner:
+    place = here()
+    return Owner(place.cluster_id, place.actor_id, place.worker_id, place.node_id, os.getpid())
 
 
 def job_handle(job_id: JobId, connection: Connection) -> Any:

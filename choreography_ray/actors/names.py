@@ -32,6 +32,11 @@ def job_actor(job_id: JobId) -> str:
     return JOB_PREFIX + _readable(job_id)
 
 
+def host_prefix(job_id: JobId) -> str:
+    """What the names of all hosts of a job begin with, and of no other job's."""
+    return f"{_readable(job_id)}/"
+
+
 def host_actor(job_id: JobId, host: HostId) -> str:
     """The name of a job's host; an own actor's host id bears the step's ordinal and the run."""
-    return f"{_readable(job_id)}/{host}"
+    return f"{host_prefix(job_id)}{host}"

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+T = TypeVar("T")
 
 # Ray's own annotations are partial: typed as unknown here, once, rather than at every call.
 _ray: Any = importlib.import_module("ray")
+_worker: Any = importlib.import_module("ray._private.worker")
 _state: Any = importlib.import_module("ray._private.state")
 _resources_of: Any = importlib.import_module("ray._common.utils").resources_from_ray_options
 
@@ -23,6 +29,8 @@ class Place:
     is_restarted: bool
     has_runtime_env: bool
     gcs_address: str
+    cluster_id: str
+    """Of the GCS: a head that is restarted over what it remembers keeps it."""
 
 
 def here() -> Place:
@@ -37,6 +45,7 @@ def here() -> Place:
         is_restarted,
         context.get_runtime_env_string() not in ("", "{}"),
         context.gcs_address,
+        _worker.global_worker.gcs_client.cluster_id.hex(),
     )
 
 
@@ -68,6 +77,20 @@ def find(name: str, namespace: str) -> Any:
 def end(handle: Any) -> None:
     """End an actor's process for good. Blocks."""
     _ray.kill(handle, no_restart=True)
+
+
+def logs_directory() -> Path | None:
+    """Where Ray writes what the processes of this node print; None when it cannot be found out."""
+    node = _worker._global_node  # noqa: SLF001
+    return None if node is None else Path(node.get_logs_dir_path())
+
+
+def call_on_node(node_id: str, function: Callable[..., T], *arguments: Any, timeout: float) -> T:
+    """Run a function in a process on that node; its value. Blocks. Raises what it or Ray raises."""
+    on_that_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    remote = _ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=on_that_node)
+    value: T = _ray.get(remote.remote(*arguments), timeout=timeout)
+    return value
 
 
 def live_nodes() -> dict[str, str]:

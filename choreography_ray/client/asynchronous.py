@@ -262,6 +262,7 @@ class AsyncChoreography:
             if document.status.is_final or document.status is JobStatus.STOPPED:
                 return ReportStart(document.start_error, document.start_details)
             await asyncio.sleep(POLL_SECONDS)
+            actor = await asyncio.to_thread(job_handle, job_id, self._connection)  # its actor may have ended for good
 
     def _handle(self, job_id: JobId) -> AsyncJobHandle:
         return AsyncJobHandle(self._storage, self._connection, job_id)

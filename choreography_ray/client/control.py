@@ -13,12 +13,15 @@ from ray.exceptions import RayError
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import job_actor
-from choreography_ray.actors.ray_api import end, find
+from choreography_ray.actors.ray_api import end, find, here
 from choreography_ray.core.control import REMOVED
+from choreography_ray.core.ownership import is_elsewhere
 from choreography_ray.core.transitions import check_job
+from choreography_ray.engine.clock import SystemClock
+from choreography_ray.engine.ownership import read_when_free
 from choreography_ray.engine.rest import RequestKind
 from choreography_ray.engine.taking import delete_taken, give_status, take_over
-from choreography_ray.errors import Fenced, JobNotFound, UnknownJobType
+from choreography_ray.errors import Fenced, JobNotFound, OwnedElsewhere, UnknownJobType
 from choreography_ray.model import JobId, JobStatus
 from choreography_ray.records import JobDocument
 from choreography_ray.storage.protocol import JobStorage
@@ -41,7 +44,10 @@ class Controller:
         self.job_id = job_id
 
     async def ask(self, what: RequestKind, timeout: float) -> str | int:
-        """The job's answer. Raises `JobNotFound`, `UnknownJobType`, or `Unanswered` after `timeout` seconds."""
+        """The job's answer.
+
+        Raises `JobNotFound`, `UnknownJobType`, `OwnedElsewhere`, or `Unanswered` after `timeout` seconds.
+        """
         try:
             async with asyncio.timeout(timeout):
                 return await self._ask_until_answered(what)
@@ -60,7 +66,7 @@ class Controller:
                 if is_asked and what is RequestKind.REMOVE:
                     return REMOVED  # it was gone before its actor could say so
                 raise
-            except UnknownJobType:
+            except (UnknownJobType, OwnedElsewhere):
                 raise
             except (RayError, Fenced) as error:
                 log.info("job %s is asked again: %s", self.job_id, error)
@@ -70,13 +76,23 @@ class Controller:
         with contextlib.suppress(ValueError):
             return await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
         # Nobody works on it. An actor made now would go on with the job before it hears what is wanted: say it first.
-        document = await self.document()
+        document = await self._free_document()
         if document.status.is_interruptible:
             if what is RequestKind.REMOVE:
                 await self.take(document, JobStatus.REMOVING, "removed")
             elif what in (RequestKind.STOP, RequestKind.DRAIN):
                 await self.take(document, JobStatus.STOPPED, "stopped while nobody worked on it")
         return await asyncio.to_thread(job_handle, self.job_id, self._connection)
+
+    async def _free_document(self) -> JobDocument:
+        """The stored job, once it is certain that no other cluster works on it. Raises `OwnedElsewhere` [S10.3]."""
+        document = await self.document()
+        cluster = here().cluster_id
+        if not is_elsewhere(document, cluster):
+            return document
+        options = await self._storage.read_cluster_options()
+        lease = options.step_lease_timeout.total_seconds()
+        return await read_when_free(self._storage, self.job_id, cluster, SystemClock(), lease)
 
     async def document(self) -> JobDocument:
         """The stored job. Raises `JobNotFound`."""

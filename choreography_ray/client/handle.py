@@ -23,6 +23,7 @@ from choreography_ray.errors import (
     ClusterUnavailable,
     JobNotFound,
     JobRemoved,
+    OwnedElsewhere,
     RemoveJobError,
     RemoveJobReason,
     ResumeJobError,
@@ -178,6 +179,8 @@ class AsyncJobHandle:
             return await self._controller.ask(what, timeout)
         except UnknownJobType as unknown:
             raise error(reasons.UNKNOWN_JOB_TYPE, self.job_id, str(unknown)) from unknown
+        except OwnedElsewhere as elsewhere:
+            raise error(reasons.OWNED_ELSEWHERE, self.job_id, str(elsewhere)) from elsewhere
         except Unanswered as unanswered:
             raise error(reasons.UNANSWERED, self.job_id) from unanswered
 

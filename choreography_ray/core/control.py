@@ -131,7 +131,9 @@ class Control:
                 job.ask("resume check", c.CheckResume())
             else:
                 self._linger(time)
-        elif job.document.status.is_final and job.is_quiet and not self._stages.is_closing:
+        elif (
+            job.document.status.is_final and job.is_quiet and not (self._stages.is_closing or self._stopping.is_pursued)
+        ):
             self._linger(time)
 
     def _linger(self, time: Instant) -> None:

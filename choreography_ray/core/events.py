@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from choreography_ray.core.slot_messages import Reply
-from choreography_ray.model import HostId, StageFailureBehavior
+from choreography_ray.model import AdmissionMoment, HostId, StageFailureBehavior
 from choreography_ray.records import FailedStep, Failure, OutcomeDocument, Payload, Run
 
 
@@ -115,6 +115,7 @@ class AdmissionAnswered:
     """Answers `AskAdmission`; None: it raised or was silent, which is no refusal [S11]."""
 
     is_allowed: bool | None
+    moment: AdmissionMoment = AdmissionMoment.STAGE
 
 
 @dataclass(frozen=True, slots=True)

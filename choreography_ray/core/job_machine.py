@@ -87,6 +87,14 @@ class JobMachine:
         """Whether the host belongs to this job and is not given up."""
         return host in self._job.hosts
 
+    def would_be_last(self, host: HostId) -> bool:
+        """Whether the step that the host performs alone has no death of its process left [S10]."""
+        view = self._job.hosts.get(host)
+        if view is None or view.group is None or not view.is_single:
+            return False
+        crashes = self._job.crashes.get(view.group.ordinals[0], 0)
+        return crashes + 1 >= self.document.options.max_step_crashes
+
     # The whole of the input.
 
     def handle(self, events: Sequence[e.Event], time: Instant) -> list[c.Command]:
@@ -284,6 +292,8 @@ class JobMachine:
         journal = write_journal(tuple(zip(group.items, dues, strict=True)))
         job.carry_out(journal, time)
         job.turn.change(journal=journal)
+        if job.document.crashes and not job.document.is_broken:
+            job.turn.change(crashes=0)  # outcomes are recorded: whatever its process died of, the job goes on
         if event.state is not None:
             job.turn.change(state=event.state)
         if event.error:

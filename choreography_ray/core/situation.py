@@ -86,9 +86,15 @@ class Situation:
         status: JobStatus = self.turn.changes.get("status", self.document.status)
         return status
 
+    @property
+    def is_resting(self) -> bool:
+        """Nothing is to run any more, and what runs is to be ended and accounted."""
+        is_broken = self.status is JobStatus.FAILED and self.document.is_broken
+        return is_broken or self.status in (JobStatus.STOPPED, JobStatus.REMOVING)
+
     def is_to_stop(self, ordinal: int) -> bool:
         """Whether the step is to come to rest: it gets no further attempt, and no other host."""
-        return self.status in (JobStatus.STOPPED, JobStatus.REMOVING) or ordinal in self.stopping_steps
+        return self.is_resting or ordinal in self.stopping_steps
 
     def next_number(self) -> int:
         """A number that this incarnation has not used: for runs and tickets."""

@@ -12,7 +12,7 @@ from choreography_ray.records import Outcome, OutcomeKey, OutcomeKind, Run, Step
 
 
 class Stopping:
-    """Brings a job that is `STOPPED` or `REMOVING` to quiet: no body runs, and all that was decided is durable."""
+    """Brings a job that is to rest to quiet: no body runs, and all that was decided is durable."""
 
     def __init__(self, job: Situation) -> None:
         self._job = job
@@ -28,8 +28,7 @@ class Stopping:
     def is_pursued(self) -> bool:
         """The job is to come to rest, and has not."""
         job = self._job
-        is_wanted = job.status in (JobStatus.STOPPED, JobStatus.REMOVING)
-        return is_wanted and not job.document.is_stop_finalized and not job.document.mark and not job.is_finished
+        return job.is_resting and not job.document.is_stop_finalized and not job.document.mark and not job.is_finished
 
     def pursue(self, time: Instant) -> bool:
         """Do what can be done now. True when the job is at rest."""
@@ -101,8 +100,8 @@ class Stopping:
         return bool(retries)
 
     def _account_fresh(self) -> bool:
-        if self._job.status is JobStatus.REMOVING:
-            return False  # they go with their job
+        if self._job.status is not JobStatus.STOPPED:
+            return False  # they go with their job, or are never resumed
         batch = self._job.queue.take_fresh(MAX_GROUP)
         if batch is None:
             return False

@@ -33,7 +33,7 @@ class Confirmation:
         self._tasks: list[asyncio.Task[None]] = []
         self.refuted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if is_current is not None:
-            self.keep_asking(is_current)
+            self.keep_asking(is_current, lease / 6)
 
     def left(self) -> float:
         """Seconds that a lease given now may last; not above zero: none may be given."""
@@ -53,11 +53,11 @@ class Confirmation:
                 await self._clock.sleep(ASK_AGAIN_SECONDS)
         return True
 
-    def keep_asking(self, question: Question) -> None:
-        """Ask this witness now, then a few times per lease, until `close`."""
-        self._tasks.append(asyncio.get_running_loop().create_task(self._keep_asking(question)))
+    def keep_asking(self, question: Question, interval: float) -> None:
+        """Ask this witness now, then every `interval` seconds, until `close`."""
+        self._tasks.append(asyncio.get_running_loop().create_task(self._keep_asking(question, interval)))
 
-    async def _keep_asking(self, question: Question) -> None:
+    async def _keep_asking(self, question: Question, interval: float) -> None:
         while not self.refuted.done():
             asked = self._clock.instant().now
             try:
@@ -68,7 +68,7 @@ class Confirmation:
                 continue
             if is_ours:
                 self._until = max(self._until, asked + self._lease)
-                await self._clock.sleep(self._lease / 6)
+                await self._clock.sleep(interval)
             elif not self.refuted.done():
                 self.refuted.set_result(None)
 

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from choreography_ray.core import events as e
 from choreography_ray.core.commands import ReportStart
 from choreography_ray.core.job_machine import JobMachine
 from choreography_ray.core.ledger import Ledger
+from choreography_ray.core.ownership import CRASHED, describe_crashes
 from choreography_ray.core.situation import JobRules
 from choreography_ray.core.slots import JobSlots
 from choreography_ray.engine.confirmation import Confirmation, Question
@@ -19,20 +21,32 @@ from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.plans import Plans
 from choreography_ray.engine.ports import Clock, HostsPort, Lease, Loaded, ThrottlePort, UserCode
 from choreography_ray.engine.rest import NO_SUCH_STEP, Desk, Request, RequestKind, Rest, StopStep
-from choreography_ray.engine.startup import StartInterrupted, StartRefused, Startup, initial_counts
+from choreography_ray.engine.silent import SilentHooks
+from choreography_ray.engine.startup import StartInterrupted, StartRefused, Startup, initial_counts, read_ledger
+from choreography_ray.engine.takeover import Obituary, Takeover
 from choreography_ray.engine.voice import Speak, Voice
 from choreography_ray.engine.writes import JobWriter, Writer
-from choreography_ray.errors import ChoreographyError, Fenced, JobNotFound, StartJobReason, StartReport, UnknownJobType
+from choreography_ray.errors import (
+    ChoreographyError,
+    Fenced,
+    JobNotFound,
+    OwnedElsewhere,
+    StartJobReason,
+    StartReport,
+    UnknownJobType,
+)
 from choreography_ray.job import is_overridden
 from choreography_ray.model import HostId, JobId, JobStatus, Progress
 from choreography_ray.progress import progress_of
-from choreography_ray.records import CodeRef, JobDocument, OutcomeDocument
+from choreography_ray.records import CodeRef, JobDocument, OutcomeDocument, Owner
 from choreography_ray.storage.protocol import JobStorage
 
 log = logging.getLogger(__name__)
 
 _UNASSIGNED = (JobStatus.PREPARING_JOB, JobStatus.PREPARING_STEPS)
 """Statuses in which no step of the job can have been assigned: it holds no slot."""
+_STARTING = (*_UNASSIGNED, JobStatus.STARTING_STEPS)
+"""Statuses in which somebody may still wait for the start."""
 LoadCode = Callable[[CodeRef], Awaitable[Loaded]]
 Ports = Callable[[JobEngine], tuple[HostsPort, ThrottlePort]]
 
@@ -43,7 +57,7 @@ class Incarnation:
     def __init__(
         self,
         job_id: JobId,
-        actor: str,
+        me: Owner,
         storage: JobStorage,
         load_code: LoadCode,
         user: UserCode,
@@ -52,9 +66,10 @@ class Incarnation:
         lease_seconds: float,
         is_current: Question | None = None,
         speak: Speak | None = None,
+        obituary: Obituary | None = None,
     ) -> None:
         self.job_id = job_id
-        self._actor = actor
+        self._me = me
         self._storage = storage
         self._load_code = load_code
         self._user = user
@@ -63,8 +78,9 @@ class Incarnation:
         self._lease_seconds = lease_seconds
         self._writer = Writer(clock)
         self._confirmation = Confirmation(clock, lease_seconds, is_current)
+        self._takeover = Takeover(job_id, me, storage, clock, self._writer, self._confirmation, lease_seconds, obituary)
         self._job: JobWriter | None = None
-        self._hooks: Hooks | None = None
+        self._hooks: Hooks | SilentHooks | None = None
         self._engine: JobEngine | None = None
         self._is_over = False
         self._has_ended = False
@@ -94,8 +110,8 @@ class Incarnation:
 
     async def write_state(self) -> None:
         """Save the state that hooks changed. While outcomes are decided it is only marked: their write carries it."""
-        assert self._hooks is not None and self._job is not None
-        if self._hooks.is_judging:
+        assert self._job is not None
+        if not isinstance(self._hooks, Hooks) or self._hooks.is_judging:
             return
         state = self._hooks.changed_state()
         if state is None:
@@ -120,7 +136,7 @@ class Incarnation:
         if self._has_ended:
             return Lease(None)
         left = self._confirmation.left()
-        if left <= 0:
+        if left <= 0 or self._takeover.is_doubtful:
             raise Fenced(self.job_id)
         if self._engine is None:
             return Lease(left) if not is_first else Lease(None)
@@ -157,18 +173,13 @@ class Incarnation:
     async def run(self) -> JobStatus:
         """Until the job has ended. Raises `Fenced`, `JobNotFound`, `UnknownJobType`, or what broke."""
         try:
-            document = await self._take_over()
-            code = await self._load_code(document.code)
-            self._hooks = Hooks(code, self, document.request, document.state, document.options, self._user)
-            assert self._job is not None
-            self._rest = Rest(self._storage, self._job, self._writer, self._hooks, self._desk)
-            status = await self._live(document, code)
-            self._has_ended = True
-            return status
-        except StartRefused as refused:
-            status = await self._refuse(refused)
-            self._has_ended = True
-            return status
+            return await self._take_over_and_live()
+        except Fenced as fenced:
+            self._over = await self._takeover.find_out(fenced)
+            raise self._over from None
+        except (OwnedElsewhere, JobNotFound) as over:
+            self._over = over
+            raise
         except UnknownJobType as error:
             self._over = error
             await self._record(error)
@@ -181,7 +192,32 @@ class Incarnation:
                 self._voice.end()
             self._confirmation.close()
             if not self.started.done():
-                self.started.set_result(ReportStart(StartJobReason.UNKNOWN, ("the job actor ended",)))
+                self.started.set_result(ReportStart(StartJobReason.UNKNOWN, (self._last_words,)))
+
+    async def _take_over_and_live(self) -> JobStatus:
+        document = await self._take_over()
+        if document.is_broken:
+            status = await self._live_without_code(document)
+        else:
+            code = await self._load_code(document.code)
+            hooks = Hooks(code, self, document.request, document.state, document.options, self._user)
+            self._begin(hooks)
+            try:
+                status = await self._live(document, code, hooks)
+            except StartRefused as refused:
+                status = await self._refuse(refused)
+        self._has_ended = True
+        await self._takeover.let_go(document.fence)
+        return status
+
+    def _begin(self, hooks: Hooks | SilentHooks) -> None:
+        assert self._job is not None
+        self._hooks = hooks
+        self._rest = Rest(self._storage, self._job, self._writer, hooks, self._desk)
+
+    @property
+    def _last_words(self) -> str:
+        return str(self._over) if isinstance(self._over, OwnedElsewhere) else "the job actor ended"
 
     async def _record(self, error: UnknownJobType) -> None:
         """Show on the job why it does not go on. Its status stays: it goes on once its code can be loaded [S13]."""
@@ -190,48 +226,52 @@ class Incarnation:
             await self._job.change(error=str(error))
 
     async def _take_over(self) -> JobDocument:
-        fence = await self._raise_fence()
-        await self._writer.certain(lambda: self._storage.fence_ledger(self.job_id, fence))
-        document = await self._writer.certain(lambda: self._storage.read_job(self.job_id))
-        if document is None or document.fence != fence:
-            raise Fenced(self.job_id)
+        document = await self._takeover.take()
         self._job = JobWriter(document, self._storage, self._clock, self._writer)
-        self._confirmation.keep_asking(lambda: self._has_fence(fence))
-        self._slots = JobSlots(self.job_id, self._actor, fence, self._lease_seconds)
+        self._slots = JobSlots(self.job_id, self._me.actor, document.fence, self._lease_seconds)
         self._voice = Voice(self._slots, self._speak, self._clock)
         if document.is_cleared or document.status in _UNASSIGNED:
             self._voice.begin()
         return document
 
-    async def _raise_fence(self) -> int:
-        while True:
-            before = await self._writer.certain(lambda: self._storage.read_job(self.job_id))
-            if before is None:
-                raise JobNotFound(self.job_id)
-            fence = await self._writer.certain(lambda: self._storage.next_number("fence"))
-            if not await self._confirmation.is_current():
-                raise Fenced(self.job_id)
-            known = before.fence
-            if await self._writer.certain(lambda: self._storage.raise_fence(self.job_id, known, fence)):  # noqa: B023
-                self._is_first = known == 0
-                return fence
-            # An incarnation that is not the job's any more was faster: the GCS says whose turn it is.
+    async def _live_without_code(self, document: JobDocument) -> JobStatus:
+        """The job's code has ended its process too often: it is `FAILED`, and its code is loaded no more [S10]."""
+        self._begin(SilentHooks())
+        assert self._job is not None and self._rest is not None and self._voice is not None
+        if not (document.status.is_final or document.status is JobStatus.REMOVING):
+            await self._give_up(document)
+        document = self._job.document
+        self._answer(ReportStart(document.start_error, document.start_details))
+        if document.has_started_hook and not document.is_cleared:
+            ledger = await read_ledger(self._storage, self._writer, document)
+            if ledger is not None:
+                return await self._run_steps(ledger, None)
+        self._voice.begin()  # without a ledger nothing can be assigned
+        return await self._rest.serve() or document.status
 
-    async def _has_fence(self, fence: int) -> bool:
-        stored = await self._storage.read_job(self.job_id)
-        return stored is not None and stored.fence == fence
+    async def _give_up(self, document: JobDocument) -> None:
+        assert self._job is not None
+        error = describe_crashes(document, self._takeover.cause)
+        log.error("job %s failed: %s", self.job_id, error)
+        fields: dict[str, Any] = {}
+        if document.status in _STARTING:
+            fields = {"start_error": str(StartJobReason.UNKNOWN), "start_details": (error,)}
+        # Its hosts are still to be ended and accounted, like those of a stopped job.
+        await self._job.change_status(
+            JobStatus.FAILED, why=CRASHED, error=error, mark="", is_stop_finalized=False, is_draining=False, **fields
+        )
 
-    async def _live(self, document: JobDocument, code: Loaded) -> JobStatus:
-        assert self._job is not None and self._hooks is not None
+    async def _live(self, document: JobDocument, code: Loaded, hooks: Hooks) -> JobStatus:
+        assert self._job is not None
         status = document.status
-        startup = Startup(self._storage, self._job, self._writer, code, self._hooks, self._user, self._desk)
+        startup = Startup(self._storage, self._job, self._writer, code, hooks, self._user, self._desk)
         if not status.is_interruptible:
             self._answer(ReportStart(document.start_error, document.start_details))
             return await self._live_at_rest(startup, code)
         try:
             if status is JobStatus.PREPARING_JOB:
-                if not self._is_first and not document.is_background:
-                    raise StartRefused(StartJobReason.UNKNOWN, ("the job actor died before the plan was saved",))
+                if not self._takeover.is_first and not document.is_background:
+                    raise StartRefused(StartJobReason.UNKNOWN, (_died_early(self._takeover.cause),))
                 if not await startup.plan():
                     return await self._complete_empty()
             ledger = await startup.prepare()
@@ -266,7 +306,7 @@ class Incarnation:
             await startup.before_starting()
         return await self._run_steps(ledger, code)
 
-    async def _run_steps(self, ledger: Ledger, code: Loaded) -> JobStatus:
+    async def _run_steps(self, ledger: Ledger, code: Loaded | None) -> JobStatus:
         assert self._job is not None and self._hooks is not None
         document = self._job.document
         assert document.plan is not None
@@ -275,13 +315,14 @@ class Incarnation:
         self._voice.end()
         machine = JobMachine(document, ledger, self._slots, _rules(document, code), time)
         plans = Plans(self.job_id, self._storage, self._writer, document.plan)
-        self._hooks.plans = plans
-        self._hooks.step_type = lambda ordinal: ledger.kinds[ledger.kind(ordinal)].step_type
+        if isinstance(self._hooks, Hooks):
+            self._hooks.plans = plans
+            self._hooks.step_type = lambda ordinal: ledger.kinds[ledger.kind(ordinal)].step_type
         engine = JobEngine(
             machine, self._storage, self._job, self._writer, self._hooks, plans, self._clock, self._confirmation
         )
         engine.hosts, engine.throttle = self._ports(engine)
-        if self._is_first:
+        if self._takeover.is_first:
             begin = machine.begin(time)
         else:
             outcomes = await self._writer.certain(lambda: self._storage.read_outcomes(self.job_id))
@@ -344,7 +385,13 @@ def _event(what: Request, receipt: int) -> e.Request:
             return e.StepStopAsked(receipt, ordinal)
 
 
-def _rules(document: JobDocument, code: Loaded) -> JobRules:
+def _died_early(cause: str) -> str:
+    return "the job actor died before the plan was saved" + (f": {cause}" if cause else "")
+
+
+def _rules(document: JobDocument, code: Loaded | None) -> JobRules:
+    if code is None:
+        return JobRules(keep_results=document.keep_results, keep_after_completed=True)
     job = code.job_class
     return JobRules(
         window=document.options.max_active_steps_per_job,

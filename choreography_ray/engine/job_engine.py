@@ -18,6 +18,7 @@ from choreography_ray.engine.plans import Plans
 from choreography_ray.engine.ports import Clock, HostsPort, Lease, ThrottlePort, Work
 from choreography_ray.engine.recorder import Recorder, Write
 from choreography_ray.engine.settling import settle_run
+from choreography_ray.engine.silent import SilentHooks
 from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.errors import Fenced
 from choreography_ray.model import HostId, JobStatus
@@ -42,7 +43,7 @@ class JobEngine:
         storage: JobStorage,
         job_writer: JobWriter,
         writer: Writer,
-        hooks: Hooks,
+        hooks: Hooks | SilentHooks,
         plans: Plans,
         clock: Clock,
         confirmation: Confirmation,

@@ -13,6 +13,7 @@ from typing import Any
 
 from choreography_ray.core import control as answers
 from choreography_ray.engine.hooks import Hooks
+from choreography_ray.engine.silent import SilentHooks
 from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.model import JobStatus, JobStepStatus, StepId
 from choreography_ray.storage.protocol import JobStorage
@@ -122,7 +123,9 @@ async def _pass_on(asking: Awaitable[str | int], done: asyncio.Future[Any]) -> N
 class Rest:
     """The requests of a job without a machine."""
 
-    def __init__(self, storage: JobStorage, job: JobWriter, writer: Writer, hooks: Hooks, desk: Desk) -> None:
+    def __init__(
+        self, storage: JobStorage, job: JobWriter, writer: Writer, hooks: Hooks | SilentHooks, desk: Desk
+    ) -> None:
         self._storage = storage
         self._job = job
         self._writer = writer

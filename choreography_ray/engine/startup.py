@@ -19,6 +19,7 @@ from choreography_ray.model import JobStatus, StepId
 from choreography_ray.records import (
     MAX_STAGE_COUNTS,
     SEGMENT_STEPS,
+    JobDocument,
     LedgerSegment,
     PlannedStep,
     PlanRef,
@@ -188,8 +189,9 @@ class Startup:
             raise StartRefused(StartJobReason.COULD_NOT_PREPARE_JOB_STEPS, (*refused[:MAX_REASONS], *more))
         # What an earlier incarnation was still inserting may have landed after this one had raised the fence.
         await self._writer.certain(lambda: self._storage.fence_ledger(job_id, document.fence))
-        segments = await self._writer.certain(lambda: self._storage.read_ledger(job_id, plan.fence))
-        return Ledger(kinds, segments, plan.segment_steps)
+        saved = await read_ledger(self._storage, self._writer, document)
+        assert saved is not None
+        return saved
 
     async def _read_segment(self, fence: int, index: int) -> PlanSegment:
         job_id = self._job.document.job_id
@@ -267,6 +269,18 @@ def _iterate(steps: Any) -> Iterator[Any] | AsyncIterator[Any]:
         raise TypeError(f"prepare_steps returned {type(steps).__name__}, not a list or generator of steps")
     page: Iterator[Any] = iter(steps)
     return page
+
+
+async def read_ledger(storage: JobStorage, writer: Writer, document: JobDocument) -> Ledger | None:
+    """The ledger of a job whose plan is saved; None while it is not whole: no step was ever assigned then."""
+    plan, job_id = document.plan, document.job_id
+    if plan is None:
+        return None
+    segments = await writer.certain(lambda: storage.read_ledger(job_id, plan.fence))
+    if len(segments) < plan.segments:
+        return None
+    kinds = await writer.certain(lambda: storage.read_plan(job_id, plan.fence))
+    return Ledger(kinds, segments, plan.segment_steps)
 
 
 def initial_counts(ledger: Ledger) -> Any:

@@ -35,6 +35,7 @@ from choreography_ray.records import (
     OutcomeDocument,
     OutcomeKey,
     OutcomeKind,
+    Owner,
     PlannedStep,
     PlanRef,
     PlanSegment,
@@ -181,10 +182,14 @@ _JOB_FORMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda plan: None if plan is None else dataclasses.asdict(plan),
         lambda stored: None if stored is None else PlanRef(**known_fields(PlanRef, stored)),
     ),
+    "owner": (
+        lambda owner: None if owner is None else dataclasses.asdict(owner),
+        lambda stored: None if stored is None else Owner(**known_fields(Owner, stored)),
+    ),
     "status": (lambda status: status.value, JobStatus),
     "start_details": (lambda lines: [plain_text(line) for line in lines], tuple),
     **dict.fromkeys(("details", "error", "mark", "start_error", "actor_name"), (plain_text, str)),
-    **dict.fromkeys(("fence", "save", "crashes"), (int, int)),
+    **dict.fromkeys(("fence", "save", "crashes", "beats"), (int, int)),
 }
 """How fields of a job are written and read, where they are not stored as they are."""
 
@@ -198,6 +203,12 @@ def _job_value(job_id: JobId, name: str, value: Any) -> Any:
 def job_fields(document: JobDocument, names: Iterable[str]) -> Document:
     """Some fields of a job as they are stored. Raises `TooLarge`."""
     return {name: _job_value(document.job_id, name, getattr(document, name)) for name in names}
+
+
+def claim_fields(owner: Owner | None, crashes: int | None) -> Document:
+    """What is written with a fence; nothing where it is None."""
+    claimed: Document = {} if owner is None else {"owner": _JOB_FORMS["owner"][0](owner)}
+    return claimed if crashes is None else claimed | {"crashes": crashes}
 
 
 _JOB_FIELDS = tuple(f.name for f in dataclasses.fields(JobDocument) if f.name != "job_id")

@@ -27,6 +27,7 @@ from choreography_ray.records import (
     Outcome,
     OutcomeDocument,
     OutcomeKey,
+    Owner,
     Payload,
     PlanSegment,
     PreparedSegment,
@@ -119,11 +120,25 @@ class MemoryStorage:
         found.sort(key=lambda one: one.created_at, reverse=True)  # stable: ids in order where times are equal
         return [_opened_job(one) for one in found[skip : skip + take]]
 
-    async def raise_fence(self, job_id: JobId, expected: int, fence: int) -> bool:
+    async def raise_fence(
+        self, job_id: JobId, expected: int, fence: int, owner: Owner | None = None, crashes: int | None = None
+    ) -> bool:
         there = self._documents.get(job_id)
         if there is None or there.fence not in (expected, fence):
             return False
-        self._documents[job_id] = replace(there, fence=fence)
+        self._documents[job_id] = replace(
+            there,
+            fence=fence,
+            owner=there.owner if owner is None else owner,
+            crashes=there.crashes if crashes is None else crashes,
+        )
+        return True
+
+    async def beat(self, job_id: JobId, fence: int) -> bool:
+        there = self._documents.get(job_id)
+        if there is None or there.fence != fence:
+            return False
+        self._documents[job_id] = replace(there, beats=there.beats + 1)
         return True
 
     async def save_job(self, document: JobDocument, changed: Collection[str]) -> bool:

@@ -54,6 +54,7 @@ from choreography_ray.records import (
     LedgerSegment,
     OutcomeDocument,
     OutcomeKey,
+    Owner,
     PlanSegment,
     PreparedSegment,
     RemovedJob,
@@ -243,9 +244,17 @@ class MongoStorage:
         return [docs.as_job(stored) async for stored in self._in("jobs").find(query).sort(order).skip(skip).limit(take)]
 
     @_answering
-    async def raise_fence(self, job_id: JobId, expected: int, fence: int) -> bool:
+    async def raise_fence(
+        self, job_id: JobId, expected: int, fence: int, owner: Owner | None = None, crashes: int | None = None
+    ) -> bool:
         guard = {"_id": address(job_id), "fence": {"$in": [expected, fence]}}
-        return (await self._in("jobs").update_one(guard, {"$set": {"fence": fence}})).matched_count == 1
+        written = {"fence": fence, **docs.claim_fields(owner, crashes)}
+        return (await self._in("jobs").update_one(guard, {"$set": written})).matched_count == 1
+
+    @_answering
+    async def beat(self, job_id: JobId, fence: int) -> bool:
+        guard = {"_id": address(job_id), "fence": fence}
+        return (await self._in("jobs").update_one(guard, {"$inc": {"beats": 1}})).matched_count == 1
 
     @_answering
     async def save_job(self, document: JobDocument, changed: Collection[str]) -> bool:

@@ -29,6 +29,7 @@ from choreography_ray.records import (
     LedgerSegment,
     OutcomeDocument,
     OutcomeKey,
+    Owner,
     PlanSegment,
     PreparedSegment,
     RemovedJob,
@@ -76,10 +77,20 @@ class JobStorage(Protocol):
         """Jobs that match, newest first (`created_at`, then id)."""
         ...
 
-    async def raise_fence(self, job_id: JobId, expected: int, fence: int) -> bool:
+    async def raise_fence(
+        self, job_id: JobId, expected: int, fence: int, owner: Owner | None = None, crashes: int | None = None
+    ) -> bool:
         """Compare-and-set of the job's fence; False when it is neither `expected` nor already `fence` [S10.1].
 
-        `fence` is drawn by the caller so that no other caller draws the same.
+        `fence` is drawn by the caller so that no other caller draws the same. `owner` and `crashes`, where given, are
+        written with it: all or nothing.
+        """
+        ...
+
+    async def beat(self, job_id: JobId, fence: int) -> bool:
+        """The owner's sign of life: count `beats` up by one or more where the fence is `fence` [S10.3].
+
+        False: fenced, or gone. Touches nothing that a save names.
         """
         ...
 

@@ -29,6 +29,7 @@ from choreography_ray.records import (
     OutcomeDocument,
     OutcomeKey,
     OutcomeKind,
+    Owner,
     PlannedStep,
     PlanRef,
     PlanSegment,
@@ -290,6 +291,38 @@ async def test_a_fence_is_raised_by_compare_and_set(storage: JobStorage) -> None
     read = await storage.read_job(JOB)
     assert read is not None
     assert (read.fence, read.save) == (6, 0)
+
+
+async def test_an_owner_is_written_with_its_fence(storage: JobStorage) -> None:
+    """And the count of crashes; both stay as they are where nobody names them, or the fence is not raised."""
+    await storage.insert_job(job())
+    owner = Owner("cluster", "actor", "worker", "node", 7, 6)
+    assert not await storage.raise_fence(JOB, 4, 6, owner, 3)
+    read = await storage.read_job(JOB)
+    assert read is not None
+    assert (read.owner, read.crashes) == (None, 0)
+    assert await storage.raise_fence(JOB, 5, 6, owner, 3)
+    assert await storage.raise_fence(JOB, 6, 7)
+    read = await storage.read_job(JOB)
+    assert read is not None
+    assert (read.fence, read.owner, read.crashes, read.save) == (7, owner, 3, 0)
+    assert await storage.raise_fence(JOB, 7, 7, Owner())
+    read = await storage.read_job(JOB)
+    assert read is not None
+    assert (read.owner, read.crashes) == (Owner(), 3)
+
+
+async def test_a_beat_is_counted_under_its_fence_only(storage: JobStorage) -> None:
+    """And is in no save's way."""
+    await storage.insert_job(job())
+    assert not await storage.beat(JOB, 4)
+    assert await storage.beat(JOB, 5)
+    assert await storage.save_job(job(save=1, details="saved"), {"details"})
+    assert await storage.beat(JOB, 5)
+    read = await storage.read_job(JOB)
+    assert read is not None
+    assert (read.beats, read.details, read.save) == (2, "saved", 1)
+    assert not await storage.beat(JobId("nobody"), 0)
 
 
 async def test_of_many_that_raise_a_fence_from_one_value_one_wins(storage: JobStorage) -> None:

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from choreography_ray.core import events as e
+from choreography_ray.core.ownership import Death
 from choreography_ray.core.slot_messages import Exchange
 from choreography_ray.engine.host_engine import HostEngine
 from choreography_ray.engine.incarnation import Incarnation
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.ports import Lease, StepWork, Whereabouts, Work
-from choreography_ray.errors import Fenced
+from choreography_ray.errors import Fenced, OwnedElsewhere
 from choreography_ray.job import Job
 from choreography_ray.model import HostId, JobId, JobStatus
-from choreography_ray.records import CodeRef, Failure, Group, OutcomeDocument, Run, StepKind
+from choreography_ray.records import CodeRef, Failure, Group, OutcomeDocument, Owner, Run, StepKind
 from tests.simulation.faults import ISOLATED_SECONDS, StoreClient
 from tests.simulation.process import Process
 
@@ -88,11 +89,12 @@ class Code:
 
 
 def types_of(job_class: type[Job[Any, Any]]) -> dict[str, type]:
-    """Every class of the job's module, by the name that payloads use."""
+    """Every class of the modules of the job and its bases, by the name that payloads use."""
     found: dict[str, type] = {}
-    for value in vars(sys.modules[job_class.__module__]).values():
-        if isinstance(value, type):
-            found[f"{value.__module__}:{value.__qualname__}"] = value
+    for module in {base.__module__ for base in job_class.__mro__}:
+        for value in vars(sys.modules[module]).values():
+            if isinstance(value, type):
+                found[f"{value.__module__}:{value.__qualname__}"] = value
     return found
 
 
@@ -117,6 +119,8 @@ class SimJob:
         self.ended: asyncio.Future[JobStatus] = asyncio.get_running_loop().create_future()
         self.started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.incarnations = 0
+        self.blameless: set[str] = set()
+        """Processes of which Ray tells that their end was not their own doing."""
 
     async def load(self, ref: CodeRef) -> Code:
         return self.code
@@ -158,8 +162,15 @@ class SimJob:
             throttles.append(SimThrottle(self, process, engine))
             return SimHosts(self, process, engine), throttles[-1]
 
+        me = Owner(world.cluster, self.actor, f"worker-{self.incarnations}")
+
+        async def obituary(owner: Owner) -> Death:
+            await process.gate()
+            await asyncio.sleep(world.latency(0.001))
+            return Death(owner.worker in self.blameless, "killed")
+
         incarnation = Incarnation(
-            self.job_id, self.actor, client, self.load, InlineUser(), world.clock, ports, LEASE, is_current, speak
+            self.job_id, me, client, self.load, InlineUser(), world.clock, ports, LEASE, is_current, speak, obituary
         )
         self.current, self.process = incarnation, process
         self.incarnation_of[process] = incarnation
@@ -176,6 +187,8 @@ class SimJob:
         except Fenced:
             # Ray restarts it if it was the current one: somebody who is not any more has raised the fence.
             self._replace(process)
+        except OwnedElsewhere as error:
+            self._leave_to_others(process, error)
         except Exception as error:
             if process is not self.process:
                 return
@@ -189,6 +202,16 @@ class SimJob:
                 await process.gate()
                 self.is_over = True
                 self.ended.set_result(status)
+
+    def _leave_to_others(self, process: Process, error: OwnedElsewhere) -> None:
+        """Another cluster has the job: the actor ends for good, and every host of the job in this one."""
+        for host in [host for (job_id, _), host in self.world.hosts.items() if job_id == self.job_id]:
+            self.world.spawn(_kill(host))
+        if process is self.process:
+            self.is_over = True
+            if not self.ended.done():
+                self.ended.set_exception(error)
+                self.ended.exception()
 
     def _replace(self, process: Process) -> None:
         if process is self.process and not self.is_over:

@@ -96,7 +96,7 @@ class StoreClient:
 
     async def _fail(self, name: str, method: Any, args: Any, kwargs: Any) -> None:
         await asyncio.sleep(0.05)
-        if name in WRITES and self._world.random.random() < 0.3:
+        if name in WRITES and self._world.random.random() < self._world.landing:
             await method(*args, **kwargs)
         raise StorageUnavailable("memory", "the store is away")
 

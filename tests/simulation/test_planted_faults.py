@@ -229,7 +229,7 @@ def writes_without_a_fence(patch: pytest.MonkeyPatch) -> None:
 def leases_without_being_confirmed(patch: pytest.MonkeyPatch) -> None:
     """A job actor that was cut off keeps its hosts alive, and gives new ones work."""
     patch.setattr(Confirmation, "left", lambda self: self._lease)
-    patch.setattr(Confirmation, "keep_asking", lambda self, question: None)
+    patch.setattr(Confirmation, "keep_asking", lambda self, question, interval: None)
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,14 @@ class World:
 
     slots: int = 4
     seed: int = 0
+    cluster: str = "cluster"
     wire: Wire = Wire()
     job_faults: list[Fault] = field(default_factory=list)
     host_faults: list[Fault] = field(default_factory=list)
     job_restart: float = 2.0
     failing_hosts: Callable[[StepKind], bool] = lambda kind: False
+    landing: float = 0.3
+    """Share of the writes that are applied while the store does not answer."""
     placement: Callable[[StepKind], float] = lambda kind: 0.0
     """Seconds that a new host of this kind waits for its resources."""
 
