@@ -17,7 +17,7 @@ from ray.exceptions import RayActorError, RayError
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import THROTTLE, job_actor
-from choreography_ray.actors.ray_api import find
+from choreography_ray.actors.ray_api import find, here
 from choreography_ray.actors.throttle import throttle_handle
 from choreography_ray.authoring.checks import require_subclass
 from choreography_ray.client.cluster import RayCluster, embedded_url
@@ -25,6 +25,7 @@ from choreography_ray.client.handle import AsyncJobHandle
 from choreography_ray.code import describe_code
 from choreography_ray.codec import encode
 from choreography_ray.core.commands import ReportStart
+from choreography_ray.core.ownership import is_elsewhere
 from choreography_ray.errors import (
     ChoreographyError,
     ClusterUnavailable,
@@ -43,7 +44,7 @@ from choreography_ray.model import (
 )
 from choreography_ray.options import ClusterOptions, JobsOptions, Settings
 from choreography_ray.progress import record_of
-from choreography_ray.records import JobDocument
+from choreography_ray.records import JobDocument, Owner
 from choreography_ray.storage.mongo import MongoStorage, database_name
 from choreography_ray.storage.protocol import JobFilter, JobStorage
 
@@ -167,12 +168,22 @@ class AsyncChoreography:
                     len(suspended),
                     ", ".join(suspended[:5]),
                 )
+                await self._let_go(suspended)
         await self._storage.close()
         if self._cluster is not None:
             await asyncio.to_thread(self._cluster.close)
         if self._owned_store is not None:
             await asyncio.to_thread(self._owned_store.stop)
         return suspended
+
+    async def _let_go(self, suspended: Collection[JobId]) -> None:
+        """Whoever ends a job actor for good raises its fence first [S10.1]; the next cluster need not wait for it."""
+        with contextlib.suppress(ChoreographyError):
+            for job_id in suspended:
+                document = await self._storage.read_job(job_id)
+                if document is not None and not is_elsewhere(document, here().cluster_id):
+                    fence = await self._storage.next_number("fence")
+                    await self._storage.raise_fence(job_id, document.fence, fence, Owner())
 
     # Jobs.
 
