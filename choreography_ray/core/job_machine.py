@@ -242,6 +242,7 @@ class JobMachine:
         silent = [outcome for outcome in taken if self._is_silent(outcome)]
         if silent:
             job.record_silently(document.key, silent, time)
+            job.forgive_crashes()
         for outcome in taken:
             if not self._is_silent(outcome):
                 self._accept(document.key, outcome)
@@ -292,8 +293,7 @@ class JobMachine:
         journal = write_journal(tuple(zip(group.items, dues, strict=True)))
         job.carry_out(journal, time)
         job.turn.change(journal=journal)
-        if job.document.crashes and not job.document.is_broken:
-            job.turn.change(crashes=0)  # outcomes are recorded: whatever its process died of, the job goes on
+        job.forgive_crashes()
         if event.state is not None:
             job.turn.change(state=event.state)
         if event.error:

@@ -169,6 +169,11 @@ class Situation:
         """When the counts of the job document must follow the ledger; None: they tell the same."""
         return self._counts_due
 
+    def forgive_crashes(self) -> None:
+        """Outcomes are recorded with this turn: whatever the job's process died of, the job goes on [S10]."""
+        if self.document.crashes and not self.document.is_broken:
+            self.turn.change(crashes=0)
+
     def note_step_document(self, document: StepDocument) -> None:
         """Take up what a step has of its own."""
         self.documented.add(document.ordinal)
