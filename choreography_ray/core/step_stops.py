@@ -94,8 +94,7 @@ class StepStops:
         code = StepCode(job.ledger.code(ordinal))
         if code is StepCode.STOPPED or code.status.is_final:
             return self._resolve(ordinal, stop, code.status)
-        is_resting = job.status in (JobStatus.STOPPED, JobStatus.REMOVING)
-        if stop.item is None and not is_resting:  # what comes to rest is accounted as a whole
+        if stop.item is None and not job.is_resting:  # what comes to rest is accounted as a whole
             self._take_up(ordinal, code, stop, time)
         # An answer of the job's code may bring a journal of its own: two cannot be saved at once.
         if stop.item is not None and not stop.is_handed and not job.asked:

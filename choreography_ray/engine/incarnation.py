@@ -82,6 +82,7 @@ class Incarnation:
         self._job: JobWriter | None = None
         self._hooks: Hooks | SilentHooks | None = None
         self._engine: JobEngine | None = None
+        self._plans: Plans | None = None
         self._is_over = False
         self._has_ended = False
         """The job has ended, not only this incarnation of its actor: its hosts may go."""
@@ -161,10 +162,10 @@ class Incarnation:
         return await self._desk.ask(what)
 
     async def _ask_engine(self, what: Request) -> str | int:
-        assert self._engine is not None and self._hooks is not None and self._hooks.plans is not None
+        assert self._engine is not None and self._plans is not None
         if isinstance(what, StopStep):
             is_planned = 0 <= what.ordinal < len(self._engine.machine.ledger)
-            if not is_planned or await self._hooks.plans.step_id(what.ordinal) != what.step_id:
+            if not is_planned or await self._plans.step_id(what.ordinal) != what.step_id:
                 return NO_SUCH_STEP
         return await self._engine.request(lambda receipt: _event(what, receipt))
 
@@ -314,7 +315,7 @@ class Incarnation:
         assert self._slots is not None and self._voice is not None
         self._voice.end()
         machine = JobMachine(document, ledger, self._slots, _rules(document, code), time)
-        plans = Plans(self.job_id, self._storage, self._writer, document.plan)
+        plans = self._plans = Plans(self.job_id, self._storage, self._writer, document.plan)
         if isinstance(self._hooks, Hooks):
             self._hooks.plans = plans
             self._hooks.step_type = lambda ordinal: ledger.kinds[ledger.kind(ordinal)].step_type
