@@ -162,8 +162,8 @@ class Job(Generic[TRequest, TState], metaclass=checks.Authored):
     ) -> StepDetails:
         """A step for the plan. Without `step_id` one is drawn; `ray_options` go on top of the class's.
 
-        Raises `InvalidJobType` when the class or the request cannot be used, `InvalidId` for an id that is not text of
-        1 to 1,024 UTF-8 bytes.
+        Raises `InvalidJobType` when class, request or stage cannot be used, `InvalidId` for an id that is not text of
+        1 to 1,024 UTF-8 bytes, or a longer name.
         """
         checks.require_subclass(checks.type_title(type(self)), "create_step", step_class, JobStep)
         title = checks.type_title(step_class)
@@ -173,6 +173,10 @@ class Job(Generic[TRequest, TState], metaclass=checks.Authored):
             wanted, got = step_class.request_type.__name__, type(request).__name__
             raise InvalidJobType(title, f"its request must be a {wanted}, not a {got}")
         checks.require_kind(title, "the stage", stage, int)
+        if not -(2**63) <= stage < 2**63:
+            raise InvalidJobType(title, f"the stage {stage} takes more than 64 bits")
+        if name and len(name.encode("utf-8", "backslashreplace")) > MAX_ID_BYTES:
+            raise InvalidId("step name", f"{name[:40]!r}... takes more than {MAX_ID_BYTES:,} bytes")
         if ray_options is not None:
             checks.check_ray_options(title, ray_options)
         return StepDetails(
@@ -265,15 +269,18 @@ class Job(Generic[TRequest, TState], metaclass=checks.Authored):
         for name, kind in _OPTIONAL_ATTRIBUTES.items():
             if (value := getattr(cls, name)) is not None:
                 checks.require_kind(title, name, value, kind)
-        if cls.type_name == "":
-            raise InvalidJobType(title, "type_name is empty")
+        if cls.type_name is not None:
+            try:
+                check_id("type_name", cls.type_name)
+            except InvalidId as error:
+                raise InvalidJobType(title, str(error)) from None
 
 
 _OPTIONAL_ATTRIBUTES: Mapping[str, type] = {"options": JobsOptions, "max_active_steps": int, "type_name": str}
 
 
 def check_id(what: str, value: object) -> str:
-    """`value` if it can be a job or step id, else `InvalidId`. `what` is "job id" or "step id" [S2.1]."""
+    """`value` if it can be a job or step id, else `InvalidId`. `what` is "job id", "step id" or the like [S2.1]."""
     if not isinstance(value, str):
         raise InvalidId(what, f"it must be text, not {value!r}")
     if not value:

@@ -2,7 +2,7 @@
 
 Classes and functions go by value (cloudpickle); modules of the user that code refers to as modules go as a name, and
 their members beside it, so that one member that cannot be pickled costs only itself. A lock is local to its process:
-the copy gets its own.
+the copy gets its own. What only seems to travel is refused: open files, threads, child processes, handles of Ray.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import importlib.abc
 import importlib.machinery
 import io
 import pickle
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NewType
+from typing import TYPE_CHECKING, Any, NewType, cast
 
 import cloudpickle
 import cloudpickle.cloudpickle
@@ -38,6 +39,8 @@ _cloudpickle: Any = cloudpickle  # has no types
 _registry = threading.Lock()
 """cloudpickle's table of modules to pickle by value is global to the process."""
 
+MAX_COPY_BYTES = 64 * 1024 * 1024
+"""Bytes of a captured copy: every process of the job loads it."""
 _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threading.RLock}
 
 
@@ -79,6 +82,11 @@ class _Pickler(_CloudPickler):
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) in _LOCKS:
             return _LOCKS[type(obj)], ()
+        for stream in ("stdin", "stdout", "stderr"):
+            if obj is getattr(sys, stream):
+                return getattr, (sys, stream)
+        if (why := _tie(obj)) is not None:
+            raise pickle.PicklingError(why)
         if obj is dataclasses.MISSING:
             return "MISSING"  # by name, since it is compared by identity
         if getattr(obj, "__module__", None) in self.modules:
@@ -97,6 +105,21 @@ class _Pickler(_CloudPickler):
             state = {name: value for name, value in state.items() if name not in _BUILT_BY_PYDANTIC}
             return make, arguments, (set_state, (state, slots)), None, None, _revive
         return reduced
+
+
+_RAY_HANDLES = frozenset({"ObjectRef", "ObjectRefGenerator", "ActorHandle", "ActorMethod"})
+
+
+def _tie(obj: object) -> str | None:
+    """Why an object cannot leave its process or cluster, where pickling would pretend that it can."""
+    if isinstance(obj, io.IOBase) and not isinstance(obj, io.BytesIO | io.StringIO):
+        return "an open file"
+    if isinstance(obj, threading.Thread | subprocess.Popen):
+        kind = type(cast("object", obj)).__name__
+        return f"a {kind} lives in this process only"
+    if type(obj).__name__ in _RAY_HANDLES and type(obj).__module__.partition(".")[0] == "ray":
+        return f"a ray {type(obj).__name__} lives only as long as its cluster"
+    return None
 
 
 _BUILT_BY_PYDANTIC = frozenset({"__pydantic_core_schema__", "__pydantic_serializer__", "__pydantic_validator__"})
@@ -200,6 +223,9 @@ def capture(job: str, types: Mapping[str, type], modules: Mapping[str, ModuleTyp
             members[name], absent[name] = _divide(content, modules)
         bundle = Bundle(job, kept, missing, members, absent)
         payload = _dump(bundle, modules)[0]
+    if len(payload) > MAX_COPY_BYTES:
+        why = f"its captured copy takes {len(payload):,} bytes, the limit is {MAX_COPY_BYTES:,}"
+        raise InvalidJobType(job, f"{why}; globals that functions use are copied too: let steps read large values")
     try:
         _load(_Unpickler(payload, foreign=modules))
     except Exception as error:

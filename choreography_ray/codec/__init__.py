@@ -5,7 +5,8 @@ are. Everything else is a document with the reserved key `~`:
 
 * `{"~": "module:qualname", ...fields}` is a pydantic model, dataclass, named tuple or enum member. `~s` lists the
   explicitly set fields of a model when those are not all, `~p` holds its private attributes, `~x` what it has
-  beyond its fields. A parametrized generic is named by a list: `["app:Box", "builtins:int"]`.
+  beyond its fields, `~a` names fields that have no value. A parametrized generic is named by a list:
+  `["app:Box", "builtins:int"]`.
 * `{"~": "tuple", ...}` and other tags without a colon are the built-in and library types of `codec_forms`.
 
 What cannot come back equal is refused with the path of its place [S12.3]. Fixed offsets of datetimes come back as
@@ -71,7 +72,8 @@ def decode(payload: Payload, resolve: TypeResolver = import_type) -> Any:
     """The value that was encoded, also after a round trip through BSON; shares nothing mutable with the payload.
 
     Fields that a class has gained since get their defaults, those that it has lost are dropped. Raises
-    `UnknownJobType` for a class that cannot be found or a form that this version does not know.
+    `UnknownJobType` for a class that cannot be found or has gained a field without default, and for a form that this
+    version does not know.
     """
 
     def decode_any(payload: Payload) -> Any:

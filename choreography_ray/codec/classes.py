@@ -25,11 +25,14 @@ from choreography_ray.records import Payload
 EncodeFields = Callable[[Any, dict[str, Payload], Encode, int], Payload]
 """Adds the fields of an instance to a document that names its class, and returns it."""
 
-_SET, _PRIVATE, _EXTRA = "~s", "~p", "~x"
+_SET, _PRIVATE, _EXTRA, _ABSENT = "~s", "~p", "~x", "~a"
 
 
 class UnreadableClass(Exception):
     """The class is there, but has changed so that the stored value cannot be made again."""
+
+
+_NO_DEFAULT = "the stored value has no {}, and the field no default"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,14 +139,19 @@ def _model_encoder(cls: type[BaseModel], fields: dict[str, FieldInfo]) -> Encode
 
     def encode_model(value: Any, out: dict[str, Payload], encode: Encode, depth: int) -> Payload:
         stored = value.__dict__
+        absent: list[str] = []
         name = ""
         try:
             for name in fields:
                 if name in stored:
                     out[name] = encode(stored[name], depth)
+                else:  # made by model_construct, or deleted
+                    absent.append(name)
         except Refusal as refusal:
             raise refusal.within(f".{name}") from None
-        if len(stored) > len(fields):
+        if absent:
+            out[_ABSENT] = encode(absent, depth)
+        if len(stored) + len(absent) > len(fields):
             _check_unknown(cls, stored, all_fields)
         if value.__pydantic_extra__:
             out[_EXTRA] = encode(value.__pydantic_extra__, depth)
@@ -165,13 +173,15 @@ def _model_decoder(cls: type[BaseModel], fields: dict[str, FieldInfo]) -> Callab
 
     def decode_model(form: dict[str, Any], decode: Decode) -> Any:
         values: dict[str, Any] = {}
+        absent = form.get(_ABSENT, ())
         for name, field in fields.items():
             if name in form:
                 values[name] = decode(form[name])
-            else:
+            elif name not in absent:
                 default = field.get_default(call_default_factory=True, validated_data=values)
-                if default is not PydanticUndefined:
-                    values[name] = default
+                if default is PydanticUndefined:
+                    raise UnreadableClass(_NO_DEFAULT.format(name))
+                values[name] = default
         extra: dict[str, Any] | None = None
         if keeps_extra:
             lost = {name: decode(form[name]) for name in form if name not in fields and not name.startswith("~")}
@@ -264,6 +274,8 @@ def _dataclass_form(cls: type) -> ClassForm:
                 _put(made, name, field.default)
             elif field.default_factory is not dataclasses.MISSING:
                 _put(made, name, field.default_factory())
+            else:
+                raise UnreadableClass(_NO_DEFAULT.format(name))
         return made
 
     return ClassForm(encode_dataclass, decode_dataclass)
@@ -285,7 +297,7 @@ def _named_tuple_form(cls: Any) -> ClassForm:
             elif name in cls._field_defaults:
                 values.append(cls._field_defaults[name])
             else:
-                raise UnreadableClass(f"the stored value has no {name}, and the field no default")
+                raise UnreadableClass(_NO_DEFAULT.format(name))
         return cls._make(values)
 
     return ClassForm(encode_named_tuple, decode_named_tuple)

@@ -16,11 +16,12 @@ import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import networks
 from pydantic_core import TzInfo
 
+from choreography_ray.errors import UnknownJobType
 from choreography_ray.records import Payload
 
 TAG = "~"
@@ -120,11 +121,18 @@ def _moment(tag: str) -> FormEncoder:
     return encode_moment
 
 
+def _read_zone(form: dict[str, Any]) -> ZoneInfo:
+    try:
+        return ZoneInfo(form["zone"])
+    except ZoneInfoNotFoundError:
+        raise UnknownJobType("ZoneInfo", f"the time zone {form['zone']!r} is not known here") from None
+
+
 def _read_moment(parse: Callable[[str], Any]) -> FormDecoder:
     def decode_moment(form: dict[str, Any], decode: Decode) -> Any:
         value = parse(form["iso"])
         if "zone" in form:
-            value = value.replace(tzinfo=ZoneInfo(form["zone"]))
+            value = value.replace(tzinfo=_read_zone(form))
         elif "zone_name" in form:
             offset = value.utcoffset() or dt.timedelta()
             value = value.replace(tzinfo=dt.timezone(offset, decode(form["zone_name"])))
@@ -148,7 +156,6 @@ _TEXT_FORMS: dict[type, tuple[str, Callable[[Any], str], Callable[[str], Any]]] 
     decimal.Decimal: ("Decimal", str, decimal.Decimal),
     uuid.UUID: ("UUID", str, uuid.UUID),
     dt.date: ("date", dt.date.isoformat, dt.date.fromisoformat),
-    fractions.Fraction: ("Fraction", str, fractions.Fraction),
     **{
         cls: (cls.__name__, str, cls)
         for cls in (
@@ -164,12 +171,24 @@ _TEXT_FORMS: dict[type, tuple[str, Callable[[Any], str], Callable[[str], Any]]] 
             ipaddress.IPv6Interface,
         )
     },
-    **{
-        cls: (f"pydantic.{name}", str, cls)
-        for name, cls in vars(networks).items()
-        if name.endswith(("Url", "Dsn")) and not name.startswith("_")
-    },
 }
+_URLS: dict[type, str] = {
+    cls: f"pydantic.{name}"
+    for name, cls in vars(networks).items()
+    if name.endswith(("Url", "Dsn")) and not name.startswith("_")
+}
+
+
+def _encode_url(value: Any, _encode: Encode, _depth: int) -> Payload:
+    text = str(value)
+    if type(value)(text) != value:  # as under pydantic's url_preserve_empty_path
+        raise Refusal(f"the address {text!r} would be normalized; keep it as text")
+    return {TAG: _URLS[type(value)], "value": text}
+
+
+def _encode_fraction(value: fractions.Fraction, encode: Encode, depth: int) -> Payload:
+    return {TAG: "Fraction", "of": [encode(value.numerator, depth), encode(value.denominator, depth)]}
+
 
 ENCODERS: dict[type, FormEncoder] = {
     str: lambda value, _encode, _depth: encode_text(value),
@@ -195,7 +214,9 @@ ENCODERS: dict[type, FormEncoder] = {
         "args": [encode(arg, depth) for arg in value.__reduce__()[1]],
     },
     ZoneInfo: lambda value, _encode, _depth: {TAG: "ZoneInfo", **_zone(value)},
+    fractions.Fraction: _encode_fraction,
     **{cls: _text_form(tag, to_text) for cls, (tag, to_text, _) in _TEXT_FORMS.items()},
+    **dict.fromkeys(_URLS, _encode_url),
 }
 """By exact class."""
 
@@ -231,8 +252,10 @@ DECODERS: dict[str, FormDecoder] = {
     "time": _read_moment(dt.time.fromisoformat),
     "timedelta": lambda form, _: dt.timedelta(form["days"], form["seconds"], form["microseconds"]),
     "timezone": lambda form, decode: dt.timezone(*(decode(arg) for arg in form["args"])),
-    "ZoneInfo": lambda form, _: ZoneInfo(form["zone"]),
+    "ZoneInfo": lambda form, _: _read_zone(form),
+    "Fraction": lambda form, decode: fractions.Fraction(*(decode(part) for part in form["of"])),
     **{tag: _read_text(parse) for tag, _, parse in _TEXT_FORMS.values()},
+    **{tag: _read_text(cls) for cls, tag in _URLS.items()},
 }
 """By tag."""
 
@@ -254,7 +277,10 @@ _PLAIN_KINDS = "?bhilqBHILQefdFD"
 
 def _encode_scalar(value: Any, encode: Encode, depth: int) -> Payload:
     dtype = value.dtype
-    if dtype.char in _PLAIN_KINDS or dtype.kind in "US":
+    if dtype.kind in "US":  # item() would drop NULs at the end
+        text = "".join(value) if dtype.kind == "U" else value.tobytes()
+        return {TAG: "numpy.scalar", "dtype": dtype.str, "value": encode(text, depth)}
+    if dtype.char in _PLAIN_KINDS:
         return {TAG: "numpy.scalar", "dtype": dtype.str, "value": encode(value.item(), depth)}
     return {TAG: "numpy.scalar", "dtype": _dtype(dtype), "bytes": value.tobytes()}
 
@@ -274,9 +300,16 @@ def _dtype(dtype: Any) -> str:
     return str(dtype.str)
 
 
-def _decode_scalar(form: dict[str, Any], decode: Decode) -> Any:
-    import numpy
+def _numpy(tag: str) -> Any:
+    try:
+        import numpy
+    except ModuleNotFoundError:
+        raise UnknownJobType(tag, "it needs the module 'numpy', which is not installed here") from None
+    return numpy
 
+
+def _decode_scalar(form: dict[str, Any], decode: Decode) -> Any:
+    numpy = _numpy("numpy.scalar")
     dtype = numpy.dtype(form["dtype"])
     if "bytes" in form:
         return numpy.frombuffer(form["bytes"], dtype)[0]
@@ -284,8 +317,7 @@ def _decode_scalar(form: dict[str, Any], decode: Decode) -> Any:
 
 
 def _decode_array(form: dict[str, Any], _decode: Decode) -> Any:
-    import numpy
-
+    numpy = _numpy("numpy.ndarray")
     dtype = numpy.dtype(form["dtype"])
     if dtype.itemsize == 0:  # text or bytes without a character: nothing to read from a buffer
         return numpy.zeros(form["shape"], dtype)

@@ -24,7 +24,7 @@ from choreography_ray.core.inbox import Deciding
 from choreography_ray.core.instant import Instant
 from choreography_ray.core.ledger import Ledger
 from choreography_ray.core.placing import Placing
-from choreography_ray.core.policies import LOOK_AGAIN_SECONDS, MAX_DECIDED, ticks_to_skip
+from choreography_ray.core.policies import LOOK_AGAIN_SECONDS, MAX_DECIDED, due_after, ticks_to_skip
 from choreography_ray.core.situation import JobRules, Situation
 from choreography_ray.core.slot_messages import Held
 from choreography_ray.core.slots import IncarnationDoubted, JobSlots
@@ -289,7 +289,7 @@ class JobMachine:
         group = job.inbox.decided(event.ticket)
         if group is None:
             return
-        dues = [None if v.retry_after is None else time.at + timedelta(seconds=v.retry_after) for v in event.verdicts]
+        dues = [None if v.retry_after is None else due_after(time.at, v.retry_after) for v in event.verdicts]
         journal = write_journal(tuple(zip(group.items, dues, strict=True)))
         job.carry_out(journal, time)
         job.turn.change(journal=journal)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from choreography_ray.options import JobsOptions
 
@@ -29,6 +29,12 @@ def retry_delay(options: JobsOptions, failed_attempt: int, draw: float = 0.0) ->
     """Seconds until the attempt after `failed_attempt` [S7.2]; `draw` in [0, 1) places the jitter."""
     delay = backoff(options.step_retry_backoff, options.max_step_retry_backoff, failed_attempt)
     return delay * (1.0 + options.step_retry_jitter * draw)
+
+
+def due_after(at: datetime, seconds: float) -> datetime:
+    """The moment after a delay [S7.2]; the last there is when no calendar goes that far."""
+    last = datetime.max.replace(tzinfo=UTC)
+    return at + timedelta(seconds=seconds) if seconds < (last - at).total_seconds() else last
 
 
 def delivery_delay(options: JobsOptions, failed: int) -> float:

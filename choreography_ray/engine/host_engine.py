@@ -20,6 +20,7 @@ from choreography_ray.options import JobsOptions
 from choreography_ray.records import CodeRef, Outcome, OutcomeDocument, OutcomeKey, Run
 from choreography_ray.step import JobStep
 from choreography_ray.storage.protocol import JobStorage
+from choreography_ray.storage.sizes import parts, payload_size
 
 log = logging.getLogger(__name__)
 
@@ -148,13 +149,20 @@ class HostEngine:
         return self._last_run == run
 
     async def report(self, work: Work, n: int, outcomes: tuple[Outcome, ...], seconds: float) -> int:
-        """Persist outcomes, then deliver them in the background; the next free n."""
-        document = OutcomeDocument(self.job_id, OutcomeKey(work.host, work.run, n), outcomes, seconds)
-        written, found = await insert_at_first_free(self._storage, self._writer, document)
-        if written is None:
-            return n + len(found)
-        self.spawn(self._deliver(written))
-        return written.key.n + 1
+        """Persist outcomes, in as many documents as their sizes ask for, then deliver them in the background.
+
+        Returns the next free n.
+        """
+        for some in parts((_weight(outcome), outcome) for outcome in outcomes):
+            share = seconds * len(some) / len(outcomes)
+            document = OutcomeDocument(self.job_id, OutcomeKey(work.host, work.run, n), tuple(some), share)
+            written, found = await insert_at_first_free(self._storage, self._writer, document)
+            if written is None:
+                n += len(found)
+            else:
+                self.spawn(self._deliver(written))
+                n = written.key.n + 1
+        return n
 
     async def _deliver(self, document: OutcomeDocument) -> None:
         assert self._around is not None
@@ -183,9 +191,15 @@ class HostEngine:
 
     async def end_after(self, outcomes: tuple[Outcome, ...], work: Work, n: int, seconds: float) -> None:
         """Persist the last outcomes, then end the process under whatever body still runs [S6.8]."""
-        document = OutcomeDocument(self.job_id, OutcomeKey(work.host, work.run, n), outcomes, seconds)
-        await insert_at_first_free(self._storage, self._writer, document)
+        await self.report(work, n, outcomes, seconds)
         self._process.end()
+
+
+def _weight(outcome: Outcome) -> int:
+    """Bytes that an outcome takes in a document, at most."""
+    failure = outcome.failure
+    told = 0 if failure is None else 4 * (len(failure.message) + len(failure.traceback)) + 512
+    return payload_size(outcome.value) + payload_size(outcome.state) + told + 64
 
 
 class GroupRun:

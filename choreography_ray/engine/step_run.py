@@ -23,6 +23,7 @@ from choreography_ray.options import JobsOptions
 from choreography_ray.records import Failure, Outcome, OutcomeKind, Payload, Run, StepDocument
 from choreography_ray.step import JobStep
 from choreography_ray.storage.protocol import JobStorage
+from choreography_ray.storage.sizes import MAX_PAYLOAD_BYTES, checked_size, payload_size
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:
@@ -251,7 +252,7 @@ class StepRun:
 
     def _stopped(self, made: Any) -> Outcome:
         try:
-            value = encode(plain_value(made), "result")
+            value = self._encoded_result(plain_value(made))
         except (NotStorable, TooLarge):
             self.logger.exception("the partial result cannot be stored")
             value = None
@@ -264,7 +265,7 @@ class StepRun:
         if isinstance(returned, JobStepResult):
             result = returned  # pyright: ignore[reportUnknownVariableType]
         try:
-            value = encode(result.value, "result")
+            value = self._encoded_result(result.value)
         except (NotStorable, TooLarge) as error:
             return self.failed(error)
         match result.kind:
@@ -280,6 +281,11 @@ class StepRun:
                 # Nobody asked it to stop: a body that gives up by itself has failed.
                 failure = self._failure("StepCancelled", "the body reported that it was cancelled")
                 return self._made(OutcomeKind.FAILED, value, failure)
+
+    def _encoded_result(self, value: Any) -> Payload:
+        payload = encode(value, "result")
+        checked_size(f"job {self.job_id!r}, step {self.step_id!r}: result", payload)
+        return payload
 
     def failed(self, error: BaseException) -> Outcome:
         """The outcome of an attempt that ended with this error."""
@@ -297,12 +303,17 @@ class StepRun:
         state = None
         if kind is not OutcomeKind.SUCCEEDED and self._instance is not None:
             state = self._last_state()
+            if payload_size(value) + payload_size(state) > MAX_PAYLOAD_BYTES:
+                self.logger.warning("the partial result is lost: it is too large to be kept beside the state")
+                value = None
         return Outcome(
             self.work.ordinal, self.attempt, kind, value, failure, state, self.work.crashes, self._has_document
         )
 
     def _last_state(self) -> Payload:
         try:
-            return encode(self._step.state, "state")
+            payload = encode(self._step.state, "state")
+            checked_size("state", payload)
+            return payload
         except (NotStorable, TooLarge):
             return None  # the last durable one stays

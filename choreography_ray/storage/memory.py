@@ -36,7 +36,7 @@ from choreography_ray.records import (
     StepDocument,
     StepKind,
 )
-from choreography_ray.storage.packing import brief_of
+from choreography_ray.storage.packing import address, brief_of
 from choreography_ray.storage.protocol import JobFilter
 from choreography_ray.storage.sizes import MAX_PAYLOAD_BYTES, check_size
 
@@ -116,7 +116,9 @@ class MemoryStorage:
         return None if there is None else _opened_job(there)
 
     async def list_jobs(self, wanted: JobFilter, skip: int = 0, take: int = 100) -> list[JobDocument]:
-        found = sorted((one for one in self._documents.values() if _matches(one, wanted)), key=lambda one: one.job_id)
+        found = sorted(
+            (one for one in self._documents.values() if _matches(one, wanted)), key=lambda one: address(one.job_id)
+        )
         found.sort(key=lambda one: one.created_at, reverse=True)  # stable: ids in order where times are equal
         return [_opened_job(one) for one in found[skip : skip + take]]
 

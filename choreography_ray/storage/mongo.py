@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -46,6 +47,7 @@ from choreography_ray.errors import ChoreographyError, StorageUnavailable, TooLa
 from choreography_ray.model import HostId, JobId, JobStatus
 from choreography_ray.options import ClusterOptions
 from choreography_ray.records import (
+    SCHEMA_VERSION,
     Beside,
     FailedStep,
     JobBrief,
@@ -552,21 +554,27 @@ class MongoStorage:
 
     @_answering
     async def save_code(self, digest: str, captured: bytes, about: dict[str, Any]) -> None:
-        count = max(1, -(-len(captured) // PART_BYTES))
-        cut = [captured[part * PART_BYTES : (part + 1) * PART_BYTES] for part in range(count)]
+        """Two captures of the same code differ in their bytes: the parts of a copy are told from those of another by
+        what they hold, and one copy, whole by then, is named by a document of its own.
+        """
+        copy = hashlib.sha256(captured).hexdigest()
+        cut = [captured[begin : begin + PART_BYTES] for begin in range(0, len(captured), PART_BYTES)]
+        head = {"digest": digest, "copy": copy, "schema_version": SCHEMA_VERSION}
         await self._insert(
             "code",
-            [
-                {"_id": address(digest, part), "digest": digest, "part": part, "parts": count, "data": data}
-                | {"batch": "", "about": encode(about)}
-                for part, data in enumerate(cut)
-            ],
+            [head | {"_id": address(digest, copy, part), "part": part, "data": data} for part, data in enumerate(cut)],
         )
+        named = {"_id": address(digest), "parts": len(cut), "about": encode(about)}
+        await self._insert("code", [head | named])
 
     @_answering
     async def read_code(self, digest: str) -> bytes | None:
-        stored = await self._parts("code", digest)
-        return b"".join(part["data"] for part in stored) if stored else None
+        head = await self._in("code").find_one({"_id": address(digest)})
+        if head is None:
+            return None
+        addresses = [address(digest, head["copy"], part) for part in range(head["parts"])]
+        found = {part["part"]: part["data"] async for part in self._in("code").find({"_id": {"$in": addresses}})}
+        return b"".join(found[part] for part in sorted(found)) if len(found) == len(addresses) else None
 
     @_answering
     async def read_cluster_options(self) -> ClusterOptions:

@@ -74,7 +74,7 @@ class JobStorage(Protocol):
         ...
 
     async def list_jobs(self, wanted: JobFilter, skip: int = 0, take: int = 100) -> list[JobDocument]:
-        """Jobs that match, newest first (`created_at`, then id)."""
+        """Jobs that match, newest first (`created_at`, then the id's address)."""
         ...
 
     async def raise_fence(
@@ -268,7 +268,7 @@ class JobStorage(Protocol):
     # ---- the namespace
 
     async def save_code(self, digest: str, captured: bytes, about: dict[str, Any]) -> None:
-        """Keep a captured copy of code under its digest; one that is there already is the same."""
+        """Keep a captured copy of code under its digest, of any size; the first that is whole there stays."""
         ...
 
     async def read_code(self, digest: str) -> bytes | None:

@@ -837,6 +837,16 @@ async def test_code_is_kept_under_its_digest(storage: JobStorage) -> None:
     assert await storage.read_code("e") == b""
 
 
+async def test_copies_of_one_code_are_never_mixed(storage: JobStorage) -> None:
+    """Two captures of the same code differ in their bytes; the digest names one of them, whole [S13]."""
+    copies = [bytes([i]) * (9 * MIB) for i in range(4)]
+    await asyncio.gather(*(storage.save_code("d", captured, {}) for captured in copies))
+    first = await storage.read_code("d")
+    assert first in copies
+    await storage.save_code("d", b"another", {})
+    assert await storage.read_code("d") == first
+
+
 async def test_explicit_cluster_options_replace_and_others_stay(storage: JobStorage) -> None:
     """Defaults hold when none were saved."""
     assert await storage.read_cluster_options() == ClusterOptions()

@@ -252,7 +252,8 @@ class NeedyJobState(JobState):
         (lambda: make_job(should_retry_step=lambda self, s, r: True), "should_retry_step must take"),
         (lambda: make_job(options={"max_step_attempts": 2}), "options must be of type JobsOptions"),
         (lambda: make_job(max_active_steps="4"), "max_active_steps must be of type int"),
-        (lambda: make_job(type_name=""), "type_name is empty"),
+        (lambda: make_job(type_name=""), "type_name cannot be used: it is empty"),
+        (lambda: make_job(type_name="\ud800"), "half of a surrogate pair"),
         (lambda: make_job(type_name=3), "type_name must be of type str"),
     ],
 )
@@ -315,6 +316,8 @@ def test_a_step_of_a_plan_has_an_id_and_the_options_of_its_class() -> None:
             InvalidId,
             "this step id cannot be used: it is empty",
         ),
+        (lambda job: job.create_step(Work, Request(), stage=2**63), InvalidJobType, "takes more than 64 bits"),
+        (lambda job: job.create_step(Work, Request(), name="ü" * 513), InvalidId, "takes more than 1,024 bytes"),
         (lambda job: job.create_step(Work, Request(), step_id=7), InvalidId, "it must be text, not 7"),
         (lambda job: job.create_step(Work, Request(), step_id="ü" * 513), InvalidId, "takes 1,026 bytes, the limit"),
         (lambda job: job.create_step(Work, Request(), step_id="\ud800"), InvalidId, "half of a surrogate pair"),

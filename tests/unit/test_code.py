@@ -208,6 +208,32 @@ TOLD = "try:\n    describe_code(Small)\nexcept Exception as error:\n    sys.exit
 """Instead of the notebook's first capture: what an attempt says, and no more."""
 
 
+@pytest.mark.parametrize(
+    ("guard", "why"),
+    [
+        ("open(sys.executable)", "an open file"),
+        ("threading.Thread()", "a Thread lives in this process only"),
+        ("__import__('ray').ObjectRef(b'1' * 28)", "a ray ObjectRef lives only as long as its cluster"),
+        ("b'x' * 65 * 1024 * 1024", "its captured copy takes 68,"),
+    ],
+)
+def test_what_only_seems_to_travel_is_refused(guard: str, why: str, tmp_path: Path) -> None:
+    """Pickling an open file copies what it holds, a thread becomes one that never runs, a handle goes stale [S13]."""
+    script = NOTEBOOK.replace("threading.RLock()", guard).replace("first = describe_code(Small)[0].digest", TOLD)
+    said = run_python("-c", script, str(tmp_path / "out"), cwd=tmp_path)
+    assert said.startswith("InvalidJobType")
+    assert why in said
+
+
+def test_the_streams_of_a_process_are_each_process_s_own(tmp_path: Path) -> None:
+    """A body that writes to the notebook's `sys.stderr` by another name writes to that of its own process."""
+    script = NOTEBOOK.replace("threading.RLock()", "sys.stderr").replace("with guard:", "if guard is sys.stderr:")
+    run_python("-c", script, str(tmp_path / "out"), cwd=tmp_path)
+    ref, copy, _ = pickle.loads((tmp_path / "out").read_bytes())
+    body: Any = load_code(ref, copy).resolve("__main__:Work")
+    assert body.perform_step.__globals__["guard"] is sys.stderr
+
+
 @pytest.mark.parametrize("way", ["-c", "-"])
 def test_a_notebook_has_no_file_to_come_back_to(way: str, tmp_path: Path) -> None:
     """Classes typed into an interpreter are captured with the values that their bodies use, locks made anew."""
