@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -22,7 +22,8 @@ from choreography_ray.actors.throttle import throttle_handle
 from choreography_ray.authoring.checks import require_subclass
 from choreography_ray.client.cluster import RayCluster, embedded_url
 from choreography_ray.client.handle import AsyncJobHandle
-from choreography_ray.code import describe_code
+from choreography_ray.client.mapping import MapPlan, async_pages_of
+from choreography_ray.code import describe_code, describe_made_code
 from choreography_ray.codec import encode
 from choreography_ray.core.commands import ReportStart
 from choreography_ray.core.ownership import is_elsewhere
@@ -36,6 +37,7 @@ from choreography_ray.errors import (
     StartReport,
 )
 from choreography_ray.job import Job, check_id, effective_options, label_of
+from choreography_ray.mapping import MapRequest, classes_for, title_of
 from choreography_ray.model import (
     HistoryEntry,
     JobId,
@@ -44,7 +46,7 @@ from choreography_ray.model import (
 )
 from choreography_ray.options import ClusterOptions, JobsOptions, Settings
 from choreography_ray.progress import record_of
-from choreography_ray.records import JobDocument, Owner
+from choreography_ray.records import CodeRef, JobDocument, Owner
 from choreography_ray.storage.mongo import MongoStorage, database_name
 from choreography_ray.storage.protocol import JobFilter, JobStorage
 
@@ -203,9 +205,49 @@ class AsyncChoreography:
         if self._cluster is None:
             raise ClusterUnavailable("", "this client was connected for reading only")
         document = await self._new_document(job_class, request, job_id, labels)
-        handle = self._handle(document.job_id)
         if not await self._storage.insert_job(document):
+            handle = self._handle(document.job_id)
             raise StartJobError(StartJobReason.ALREADY_STARTED, document.job_id, job=handle)
+        return await self._begin(document)
+
+    async def map(
+        self, fn: Callable[[Any], Any], items: Iterable[Any] | AsyncIterable[Any], name: str | None = None
+    ) -> AsyncJobHandle:
+        """Call `fn` with each item, durably: a job with a step per item on warm hosts, whose results are kept [S2.3].
+
+        `fn` is any callable, also `async def`, a lambda or a closure: it is captured with what it uses. `items` may be
+        any iterable of storable values, a generator of millions included: it is taken and saved page by page.
+        Step ids are the places of the items, from "0"; `name` is the job's label, else the function's name.
+
+        Raises as `start` does, `InvalidJobType` for a function that cannot be captured or called with one item, and
+        what the iterable raises; nothing is left of a map that was not started.
+        """
+        plan = await self.open_map(fn, name)
+        try:
+            async for page in async_pages_of(items):
+                await plan.add(page)
+            return await self.start_map(plan)
+        finally:
+            await plan.give_up()
+
+    async def open_map(self, fn: Callable[[Any], Any], name: str | None = None) -> MapPlan:
+        """For the faces of this client: a map whose items are to be added. See `map`."""
+        if self._cluster is None:
+            raise ClusterUnavailable("", "this client was connected for reading only")
+        job_class, step_class = classes_for(fn)
+        title = title_of(fn)
+        job_class.type_name = check_id("name", name) if name is not None else title
+        code = await asyncio.to_thread(describe_made_code, job_class, step_class, fn)
+        request = MapRequest(function=title)
+        return MapPlan(self._storage, await self._document(job_class, code, request, None, None), step_class)
+
+    async def start_map(self, plan: MapPlan) -> AsyncJobHandle:
+        """Start a map that has all its items."""
+        return await self._begin(await plan.finish())
+
+    async def _begin(self, document: JobDocument) -> AsyncJobHandle:
+        """Let the actor of a job live whose record is there, and report what becomes of its start."""
+        handle = self._handle(document.job_id)
         if document.is_background:
             await asyncio.to_thread(job_handle, document.job_id, self._connection)
             return handle
@@ -231,8 +273,19 @@ class AsyncChoreography:
         if not isinstance(request, job_class.request_type):
             wanted, got = job_class.request_type.__name__, type(request).__name__
             raise InvalidJobType(name, f"its request must be a {wanted}, not a {got}")
+        code = await asyncio.to_thread(describe_code, job_class)
+        return await self._document(job_class, code, request, job_id, labels)
+
+    async def _document(
+        self,
+        job_class: type[Job[Any, Any]],
+        code: tuple[CodeRef, bytes | None],
+        request: BaseModel,
+        job_id: str | None,
+        labels: Mapping[str, str] | None,
+    ) -> JobDocument:
         chosen = JobId(uuid.uuid4().hex if job_id is None else check_id("job id", job_id))
-        ref, captured = await asyncio.to_thread(describe_code, job_class)
+        ref, captured = code
         if captured is not None:
             await self._storage.save_code(ref.digest, captured, {"module": ref.module, "qualname": ref.qualname})
         at = datetime.now(UTC)

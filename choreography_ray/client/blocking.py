@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,6 +23,7 @@ from choreography_ray.client.asynchronous import (
 )
 from choreography_ray.client.cluster import RayCluster
 from choreography_ray.client.handle import AsyncJobHandle
+from choreography_ray.client.mapping import pages_of
 from choreography_ray.errors import StartJobError, StartReport
 from choreography_ray.job import Job
 from choreography_ray.model import (
@@ -168,8 +169,21 @@ class Choreography:
         labels: Mapping[str, str] | None = None,
     ) -> JobHandle:
         """See `AsyncChoreography.start`."""
+        return self._begun(self._client.start(job_class, request, job_id=job_id, labels=labels))
+
+    def map(self, fn: Callable[[Any], Any], items: Iterable[Any], name: str | None = None) -> JobHandle:
+        """See `AsyncChoreography.map`. The items are taken on the caller's thread."""
+        plan = self._loop.run(self._client.open_map(fn, name))
         try:
-            handle = self._loop.run(self._client.start(job_class, request, job_id=job_id, labels=labels))
+            for page in pages_of(items):
+                self._loop.run(plan.add(page))
+            return self._begun(self._client.start_map(plan))
+        finally:
+            self._loop.run(plan.give_up())
+
+    def _begun(self, start: Coroutine[Any, Any, AsyncJobHandle]) -> JobHandle:
+        try:
+            handle = self._loop.run(start)
         except StartJobError as error:
             if error.job is not None:
                 error.job = self.job(error.job_id)

@@ -13,13 +13,14 @@ import importlib
 import json
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, TypeGuard
 
 from choreography_ray.code.capture import capture, restore
 from choreography_ray.code.fingerprint import fingerprint
-from choreography_ray.code.ownership import defined_classes, is_installed, user_modules
+from choreography_ray.code.ownership import defined_classes, is_installed, owners_of, user_modules
 from choreography_ray.errors import InvalidJobType, UnknownJobType
 from choreography_ray.job import Job, label_of
 from choreography_ray.options import Settings
@@ -74,8 +75,23 @@ def describe_code(job_class: type[Job[Any, Any]]) -> tuple[CodeRef, bytes | None
         return CodeRef(module=job_class.__module__, qualname=job_class.__qualname__), None
     modules = user_modules([job_class, job_class.request_type, job_class.state_type])
     types = {type_reference(cls): cls for cls in _local_classes({*modules, job_class.__module__})}
-    types |= defined_classes(modules.values())
-    types[type_reference(job_class)] = job_class
+    return _captured(job_class, types, modules)
+
+
+def describe_made_code(
+    job_class: type[Job[Any, Any]], step_class: type[JobStep[Any, Any, Any]], function: Callable[..., Any]
+) -> tuple[CodeRef, bytes]:
+    """The captured copy of classes that were made around a function of the user, as `describe_code` tells of one.
+
+    Raises `InvalidJobType` when the function, or what it uses, cannot be captured.
+    """
+    return _captured(job_class, {type_reference(step_class): step_class}, user_modules(owners_of(function)))
+
+
+def _captured(
+    job_class: type[Job[Any, Any]], types: dict[str, type], modules: dict[str, ModuleType]
+) -> tuple[CodeRef, bytes]:
+    types = {**types, **defined_classes(modules.values()), type_reference(job_class): job_class}
     bundle, payload = capture(type_reference(job_class), types, modules)
     key = Settings().signing_key
     digest = _digest((bundle.job, bundle.types, bundle.members), modules, key)

@@ -74,8 +74,8 @@ class _Walk:
             self._visit_once(value)
 
     def _is_walked(self, module: str, qualname: str) -> bool:
-        # What is defined inside a function goes by value from any module, since nothing can import it.
-        return self._is_by_value(module) or "<locals>" in qualname
+        # What is defined inside a function, or is a lambda, goes by value from any module: nothing can import it.
+        return self._is_by_value(module) or "<" in qualname
 
     def _is_first(self, value: object) -> bool:
         """False, with a reference noted, for what was met before: ends cycles."""

@@ -11,10 +11,10 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, cast
 from urllib.parse import unquote, urlparse
 
 
@@ -68,10 +68,42 @@ def _provides(root: Path, names: frozenset[str], top: str) -> bool:
     return top in names if names else any((root / sub / top / "__init__.py").exists() for sub in ("", "src"))
 
 
-def user_modules(classes: Iterable[type]) -> dict[str, ModuleType]:
-    """The modules of the user that these classes can reach, by name: their own, and what those refer to or import."""
+def owners_of(function: object) -> list[object]:
+    """A callable and what it holds: what it is bound or applied to, defaults, and what its closure has caught."""
+    met: list[object] = [function]
+    for each in met:
+        held: list[object] = []
+        if isinstance(each, partial):
+            held = [each.func, *each.args, *each.keywords.values()]  # pyright: ignore[reportUnknownMemberType]
+        elif isinstance(each, MethodType):
+            held = [each.__func__, each.__self__]
+        elif isinstance(each, FunctionType):
+            held = [*(each.__defaults__ or ()), *(each.__kwdefaults__ or {}).values(), *each.__dict__.values()]
+            held += [content for cell in each.__closure__ or () for content in _contents(cell)]
+        elif isinstance(each, list | tuple | set | frozenset):
+            held = list(cast("Iterable[object]", each))
+        elif isinstance(each, dict):
+            held = list(cast("dict[object, object]", each).values())
+        met.extend(one for one in held if not any(one is known for known in met))
+        if len(met) > _MAX_OWNERS:
+            break
+    return met
+
+
+_MAX_OWNERS = 1_000
+
+
+def _contents(cell: CellType) -> list[object]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
+def user_modules(roots: Iterable[object]) -> dict[str, ModuleType]:
+    """The modules of the user that these objects can reach, by name: their own, and what those refer to or import."""
     found: dict[str, ModuleType] = {}
-    waiting = [sys.modules.get(base.__module__) for cls in classes for base in cls.__mro__]
+    waiting = [sys.modules.get(name) for root in roots for name in _module_names(root)]
     while waiting:
         module = waiting.pop()
         if module is None or module.__name__ in found or is_installed(module):
@@ -79,6 +111,14 @@ def user_modules(classes: Iterable[type]) -> dict[str, ModuleType]:
         found[module.__name__] = module
         waiting.extend(_neighbours(module))
     return found
+
+
+def _module_names(root: object) -> list[str]:
+    if isinstance(root, ModuleType):
+        return [root.__name__]
+    kinds = (root if isinstance(root, type) else type(root)).__mro__
+    own = getattr(root, "__module__", None)
+    return [base.__module__ for base in kinds] + ([own] if isinstance(own, str) else [])
 
 
 def _neighbours(module: ModuleType) -> Iterator[ModuleType | None]:
