@@ -39,6 +39,7 @@ from choreography_ray.errors import (
 from choreography_ray.job import Job, JobState, StepDetails
 from choreography_ray.model import (
     AdmissionMoment,
+    AdmissionQuestion,
     AttemptRecord,
     DrainResult,
     Finding,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdmissionMoment",
+    "AdmissionQuestion",
     "AsyncChoreography",
     "AsyncJobHandle",
     "AttemptRecord",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import NewType
+from typing import Any, NewType
 
 from pydantic import BaseModel, ConfigDict
 
@@ -117,6 +117,19 @@ class Frozen(BaseModel):
     """A record that never changes: a change makes a new one. Unknown fields of newer versions are kept [S12.1]."""
 
     model_config = ConfigDict(frozen=True, extra="allow", arbitrary_types_allowed=True)
+
+
+class AdmissionQuestion(Frozen):
+    """What a callable of `JobsOptions.admissions` is told: it answers True or False, or an awaitable of it [S11]."""
+
+    moment: AdmissionMoment
+    job_id: JobId
+    type_name: str
+    labels: dict[str, str] = {}
+    request: Any = None
+    """What the job was, or is to be, started with."""
+    stage: int | None = None
+    """The stage that the job has reached; None before its first."""
 
 
 class StageProgress(Frozen):

@@ -50,7 +50,8 @@ class JobsOptions(BaseModel):
     placement_timeout: timedelta = _s(60)
     """How long a host may wait for its resources before its steps are queued again [S14.4]."""
     admissions: tuple[str, ...] = ()
-    """Callables as "module:function" that are asked whether a job may run [S11]. Empty: allowed."""
+    """Callables as "module:function" that are asked whether a job may run; each gets an `AdmissionQuestion` and answers
+    True or False, or an awaitable of it [S11]. Empty: allowed."""
     admission_timeout: timedelta = _s(10)
     """How long admission may take to answer. Zero or less: no bound."""
     max_step_crashes: int = Field(default=3, ge=1)

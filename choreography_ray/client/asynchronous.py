@@ -18,6 +18,7 @@ from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import THROTTLE, job_actor
 from choreography_ray.actors.ray_api import find, here
+from choreography_ray.actors.threads import ThreadedUserCode
 from choreography_ray.actors.throttle import throttle_handle
 from choreography_ray.authoring.checks import require_subclass
 from choreography_ray.client.cluster import RayCluster, embedded_url
@@ -27,6 +28,7 @@ from choreography_ray.code import describe_code, describe_made_code
 from choreography_ray.codec import encode
 from choreography_ray.core.commands import ReportStart
 from choreography_ray.core.ownership import is_elsewhere
+from choreography_ray.engine.admission import ask_to_start, is_asked
 from choreography_ray.errors import (
     ChoreographyError,
     ClusterUnavailable,
@@ -76,6 +78,7 @@ class AsyncChoreography:
         self._options = options
         self._cluster = cluster
         self._owned_store = owned_store
+        self._user = ThreadedUserCode()
 
     @classmethod
     async def connect(
@@ -205,6 +208,7 @@ class AsyncChoreography:
         if self._cluster is None:
             raise ClusterUnavailable("", "this client was connected for reading only")
         document = await self._new_document(job_class, request, job_id, labels)
+        await self._ask_admission(job_class, request, document)
         if not await self._storage.insert_job(document):
             handle = self._handle(document.job_id)
             raise StartJobError(StartJobReason.ALREADY_STARTED, document.job_id, job=handle)
@@ -239,7 +243,9 @@ class AsyncChoreography:
         job_class.type_name = check_id("name", name) if name is not None else title
         code = await asyncio.to_thread(describe_made_code, job_class, step_class, fn)
         request = MapRequest(function=title)
-        return MapPlan(self._storage, await self._document(job_class, code, request, None, None), step_class)
+        document = await self._document(job_class, code, request, None, None)
+        await self._ask_admission(job_class, request, document)
+        return MapPlan(self._storage, document, step_class)
 
     async def start_map(self, plan: MapPlan) -> AsyncJobHandle:
         """Start a map that has all its items."""
@@ -258,6 +264,18 @@ class AsyncChoreography:
             handle.start_error = StartReport(report.error)
             return handle
         raise StartJobError(StartJobReason(report.error), document.job_id, report.details, handle)
+
+    async def _ask_admission(
+        self, job_class: type[Job[TRequest, Any]], request: TRequest, document: JobDocument
+    ) -> None:
+        """Raise `StartJobError` unless the job may start. Nothing is saved yet: the id stays free [S11]."""
+        if not is_asked(job_class, document.options):
+            return
+        answer = await ask_to_start(job_class, request, document, self._user)
+        if not answer.is_allowed:
+            is_refused = answer.is_allowed is False
+            reason = StartJobReason.NOT_ADMITTED if is_refused else StartJobReason.ADMISSION_UNANSWERED
+            raise StartJobError(reason, document.job_id, (answer.why,))
 
     async def _new_document(
         self,

@@ -115,7 +115,8 @@ class AdmissionAnswered:
     """Answers `AskAdmission`; None: it raised or was silent, which is no refusal [S11]."""
 
     is_allowed: bool | None
-    moment: AdmissionMoment = AdmissionMoment.STAGE
+    moment: AdmissionMoment
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import assert_never
 
 from choreography_ray.core import commands as c
 from choreography_ray.core import events as e
+from choreography_ray.core.admission import Admission
 from choreography_ray.core.control import Control
 from choreography_ray.core.decisions import write_journal
 from choreography_ray.core.hosts import HostPhase, HostView
@@ -32,7 +33,7 @@ from choreography_ray.core.stages import Stages
 from choreography_ray.core.step_stops import StepStops
 from choreography_ray.core.stopping import Stopping
 from choreography_ray.errors import Fenced
-from choreography_ray.model import HostId, JobStatus, StepHosting
+from choreography_ray.model import AdmissionMoment, HostId, JobStatus, StepHosting
 from choreography_ray.records import (
     JobDocument,
     Outcome,
@@ -51,7 +52,8 @@ class JobMachine:
     def __init__(self, document: JobDocument, ledger: Ledger, slots: JobSlots, rules: JobRules, start: Instant) -> None:
         self._job = Situation(document, ledger, slots, rules, start)
         self._placing = Placing(self._job)
-        self._stages = Stages(self._job)
+        self._admission = Admission(self._job)
+        self._stages = Stages(self._job, self._admission)
         self._stopping = Stopping(self._job)
         self._step_stops = StepStops(self._job, self._stopping)
         self._control = Control(self._job, self._stages, self._stopping, start)
@@ -105,6 +107,7 @@ class JobMachine:
         self._tick(time)
         self._step_stops.pursue(time)
         self._control.pursue(time)
+        self._admission.pursue(time)
         self._tell_hooks()
         self._stages.advance(time)
         self._placing.fill(time)
@@ -117,10 +120,16 @@ class JobMachine:
         return self._close_turn(time)
 
     def recover(
-        self, outcomes: Sequence[OutcomeDocument], documents: Sequence[StepDocument], time: Instant
+        self,
+        outcomes: Sequence[OutcomeDocument],
+        documents: Sequence[StepDocument],
+        time: Instant,
+        *,
+        is_admitted: bool = False,
     ) -> list[c.Command]:
         """The first turn after an earlier incarnation: finish its journal, take its outcomes, find its hosts.
 
+        `is_admitted`: this incarnation has asked already whether the job may go on.
         Raises `Fenced` when the ledger names a run of a newer incarnation: its hosts are not ours to look for [S7.4].
         """
         job = self._job
@@ -156,7 +165,11 @@ class JobMachine:
             self._stages.enter(job.document.stage)
         if job.status.is_interruptible and not job.document.mark:
             job.owes_resume = True
-            job.ask("resume", c.RunResumeHook())
+            if job.rules.is_admission_asked and not is_admitted:
+                self._admission.is_owed = True
+                self._admission.pursue(time)
+            else:
+                job.ask("resume", c.RunResumeHook())
         return self._close_turn(time)
 
     def _take(self, event: e.Event, time: Instant) -> None:
@@ -216,7 +229,7 @@ class JobMachine:
             case e.FailureBehaviorAnswered():
                 self._stages.after_failures(event, time)
             case e.AdmissionAnswered():
-                self._stages.after_admission(event, time)
+                self._after_admission(event, time)
             case e.CompletionHookRan():
                 self._stages.after_completion_hook(event, time)
             case e.ResumeHookRan():
@@ -375,11 +388,17 @@ class JobMachine:
         for view in job.hosts.all():
             if view.group is not None and job.inbox.is_expected(view.group.run):
                 job.turn.say(c.SettleRun(view.host, view.group.run))
-        if job.owes_resume and not job.asked and job.status.is_interruptible:
+        if job.owes_resume and not self._admission.is_owed and not job.asked and job.status.is_interruptible:
             if self._ticks_to_skip:
                 self._ticks_to_skip -= 1
             else:
                 job.ask("resume", c.RunResumeHook())
+
+    def _after_admission(self, event: e.AdmissionAnswered, time: Instant) -> None:
+        if event.moment is AdmissionMoment.STAGE:
+            self._stages.after_admission(event, time)
+        elif self._admission.take(event, time):
+            self._job.ask("resume", c.RunResumeHook())
 
     def _after_resume_hook(self, event: e.ResumeHookRan) -> None:
         job = self._job
@@ -410,7 +429,7 @@ class JobMachine:
             job.hosts.next_idle_end,
             job.slots.next_due(),
             job.start.wake_at,
-            self._stages.ask_again_at,
+            self._admission.ask_again_at,
             self._stopping.wake_at,
             self._step_stops.wake_at,
             self._control.wake_at,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from choreography_ray.core import commands as c
 from choreography_ray.core import events as e
+from choreography_ray.core.admission import Admission
 from choreography_ray.core.instant import Instant
 from choreography_ray.core.situation import Situation
 from choreography_ray.model import AdmissionMoment, JobStatus, StageFailureBehavior
@@ -16,11 +17,10 @@ STEP_STOPPED = "STEP_STOPPED"
 class Stages:
     """Leads the job from its first stage to its end. Goes on only when all is quiet: what it rests on is durable."""
 
-    def __init__(self, job: Situation) -> None:
+    def __init__(self, job: Situation, admission: Admission) -> None:
         self._job = job
+        self._admission = admission
         self.is_closing = False
-        self._admission_failures = 0
-        self.ask_again_at: float | None = None
 
     def enter(self, stage: int) -> None:
         """Take up the steps of a stage; warm hosts that it has no use for end."""
@@ -71,7 +71,7 @@ class Stages:
         assert stage is not None
         if job.ledger.open_steps() == 0:
             self.complete()
-        elif job.owes_resume or (self.ask_again_at is not None and time.now < self.ask_again_at):
+        elif job.owes_resume or not self._admission.may_ask(time):
             return
         elif job.ledger.count(stage, StepCode.COMPLETED_WITH_FAILURE, StepCode.FAILED):
             job.ask("failures", c.AskFailureBehavior(stage))
@@ -92,22 +92,14 @@ class Stages:
 
     def _ask_for_next(self) -> None:
         if self._job.rules.is_admission_asked:
-            self._job.ask("admission", c.AskAdmission(AdmissionMoment.STAGE))
+            self._admission.ask(AdmissionMoment.STAGE)
         else:
             self._begin_next()
 
     def after_admission(self, event: e.AdmissionAnswered, time: Instant) -> None:
         """Admission answered for the next stage."""
-        if self._job.status is not JobStatus.RUNNING:
-            return
-        if event.is_allowed:
-            self._admission_failures = 0
-            self.ask_again_at = None
+        if self._admission.take(event, time):
             self._begin_next()
-            return
-        # Neither a refusal nor silence starts the stage; asked again after 1 s doubling to 60 s [S11].
-        self.ask_again_at = time.now + min(2.0**self._admission_failures, 60.0)
-        self._admission_failures = min(self._admission_failures + 1, 16)
 
     def _begin_next(self) -> None:
         job, reached = self._job, self._job.document.stage

@@ -11,8 +11,10 @@ from typing import Any
 
 from choreography_ray.authoring.result import JobStepResult, describe_exception, plain_value
 from choreography_ray.codec import decode, encode
+from choreography_ray.core.admission import ADMISSION_UNANSWERED, NOT_ADMITTED
 from choreography_ray.core.commands import ReportedOutcome
 from choreography_ray.core.events import (
+    AdmissionAnswered,
     CompletionHookRan,
     HooksRan,
     ResumeChecked,
@@ -22,12 +24,12 @@ from choreography_ray.core.events import (
     Verdict,
 )
 from choreography_ray.core.policies import retry_delay
+from choreography_ray.engine.admission import ask_admission, is_asked, question_of
 from choreography_ray.engine.plans import Plans
 from choreography_ray.engine.ports import Loaded, UserCode
 from choreography_ray.job import Job, JobRuntime, bind_job, is_overridden
-from choreography_ray.model import AttemptRecord, StageFailureBehavior
-from choreography_ray.options import JobsOptions
-from choreography_ray.records import Failure, Outcome, OutcomeKind, Payload
+from choreography_ray.model import AdmissionMoment, AttemptRecord, StageFailureBehavior
+from choreography_ray.records import Failure, JobDocument, Outcome, OutcomeKind, Payload
 from choreography_ray.step import JobStep
 
 log = logging.getLogger(__name__)
@@ -36,21 +38,22 @@ log = logging.getLogger(__name__)
 class Hooks:
     """The hooks of one job in one incarnation. `state` is the payload that the store has, or soon will have."""
 
-    def __init__(
-        self, code: Loaded, runtime: JobRuntime, request: Payload, state: Payload, options: JobsOptions, user: UserCode
-    ) -> None:
+    def __init__(self, code: Loaded, runtime: JobRuntime, document: JobDocument, user: UserCode) -> None:
         self._code = code
         self._runtime = runtime
-        self._request = request
-        self._state = state
-        self._options = options
+        self._about = document
+        self._request = document.request
+        self._state = document.state
+        self._options = document.options
         self._user = user
         self._gate = asyncio.Lock()
         self.plans: Plans | None = None
         self.step_type: Callable[[int], str] | None = None
         self.is_judging = False
         """Outcomes are being decided: what hooks do to the state is saved with the decisions, not before [S6.5]."""
-        self.job = self._bind(state)
+        self.job = self._bind(self._state)
+        self.asks_admission = is_asked(code.job_class, document.options)
+        self._is_admitted = False
         self._tells = is_overridden(code.job_class, "on_step_completed_or_stopped")
         self._asks_retry = is_overridden(code.job_class, "should_retry_step")
         self._asks_delay = is_overridden(code.job_class, "get_step_retry_delay")
@@ -166,8 +169,33 @@ class Hooks:
             return ResumeHookRan(self.changed_state(), _told("on_before_resuming_job_steps", error))
         return ResumeHookRan(self.changed_state())
 
+    async def admit(self, moment: AdmissionMoment, stage: int | None) -> AdmissionAnswered:
+        """Ask whether the job may go on [S11]."""
+        async with self._gate:
+            question = question_of(self._about, moment, self.job.request, stage)
+            answer = await ask_admission(self.job, question, self._options, self._user)
+            if answer.is_allowed is None:
+                # A thread that is over its time keeps the old instance.
+                self.job = self._bind(encode(self.job.state, "state"))
+        return AdmissionAnswered(answer.is_allowed, moment, answer.why)
+
+    async def admit_resume(self) -> str:
+        """Ask whether a stopped job may be resumed; the refusal, empty when it may. Remembered for the next resume."""
+        if self._is_admitted or not self.asks_admission:
+            return ""
+        answer = await self.admit(AdmissionMoment.RESUME, None)
+        if answer.is_allowed:
+            self._is_admitted = True
+            return ""
+        log.warning("job %s is not resumed: %s", self._runtime.job_id, answer.why)
+        return ADMISSION_UNANSWERED if answer.is_allowed is None else NOT_ADMITTED
+
     async def check_resume(self) -> ResumeChecked:
-        """Whether a stopped job may go on; then what comes before it does [S9.5]."""
+        """Whether a stopped job may go on; then what comes before it does [S9.5, S11]."""
+        refusal = await self.admit_resume()
+        self._is_admitted = False
+        if refusal:
+            return ResumeChecked(refusal)
         try:
             if not await self.call("can_resume"):
                 return ResumeChecked("JOB_CANNOT_BE_RESUMED")

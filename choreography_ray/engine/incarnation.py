@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from choreography_ray.core import events as e
+from choreography_ray.core.admission import NOT_ADMITTED, ask_again_delay
 from choreography_ray.core.commands import ReportStart
 from choreography_ray.core.job_machine import JobMachine
 from choreography_ray.core.ledger import Ledger
 from choreography_ray.core.ownership import CRASHED, describe_crashes
 from choreography_ray.core.situation import JobRules
 from choreography_ray.core.slots import JobSlots
+from choreography_ray.engine.admission import is_asked
 from choreography_ray.engine.confirmation import Confirmation, Question
 from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.job_engine import JobEngine
@@ -36,7 +38,7 @@ from choreography_ray.errors import (
     UnknownJobType,
 )
 from choreography_ray.job import is_overridden
-from choreography_ray.model import HostId, JobId, JobStatus, Progress
+from choreography_ray.model import AdmissionMoment, HostId, JobId, JobStatus, Progress
 from choreography_ray.progress import progress_of
 from choreography_ray.records import CodeRef, JobDocument, OutcomeDocument, Owner
 from choreography_ray.storage.protocol import JobStorage
@@ -45,6 +47,8 @@ log = logging.getLogger(__name__)
 
 _UNASSIGNED = (JobStatus.PREPARING_JOB, JobStatus.PREPARING_STEPS)
 """Statuses in which no step of the job can have been assigned: it holds no slot."""
+LOOK_SECONDS = 0.25
+"""How soon a start that waits for admission sees that somebody wants the job to stop."""
 _STARTING = (*_UNASSIGNED, JobStatus.STARTING_STEPS)
 """Statuses in which somebody may still wait for the start."""
 LoadCode = Callable[[CodeRef], Awaitable[Loaded]]
@@ -83,6 +87,8 @@ class Incarnation:
         self._hooks: Hooks | SilentHooks | None = None
         self._engine: JobEngine | None = None
         self._plans: Plans | None = None
+        self._is_admitted = False
+        """Admission was asked before the ledger was read."""
         self._is_over = False
         self._has_ended = False
         """The job has ended, not only this incarnation of its actor: its hosts may go."""
@@ -201,7 +207,7 @@ class Incarnation:
             status = await self._live_without_code(document)
         else:
             code = await self._load_code(document.code)
-            hooks = Hooks(code, self, document.request, document.state, document.options, self._user)
+            hooks = Hooks(code, self, document, self._user)
             self._begin(hooks)
             try:
                 status = await self._live(document, code, hooks)
@@ -268,8 +274,10 @@ class Incarnation:
         startup = Startup(self._storage, self._job, self._writer, code, hooks, self._user, self._desk)
         if not status.is_interruptible:
             self._answer(ReportStart(document.start_error, document.start_details))
-            return await self._live_at_rest(startup, code)
+            return await self._live_at_rest(startup, code, hooks)
         try:
+            if not self._takeover.is_first and not document.has_started_hook and hooks.asks_admission:
+                await self._await_admission(hooks)
             if status is JobStatus.PREPARING_JOB:
                 if not self._takeover.is_first and not document.is_background:
                     raise StartRefused(StartJobReason.UNKNOWN, (_died_early(self._takeover.cause),))
@@ -280,14 +288,31 @@ class Incarnation:
                 await self._job.change_status(JobStatus.STARTING_STEPS, stage_counts=initial_counts(ledger))
             if self._job.document.status is JobStatus.STARTING_STEPS and not self._job.document.has_started_hook:
                 await startup.before_starting()
-        except StartInterrupted:
+        except StartInterrupted as interrupted:
             assert self._rest is not None
-            await self._rest.come_to_rest()
+            await self._rest.come_to_rest(interrupted.why, interrupted.error)
             self._answer(ReportStart(StartJobReason.STOPPED, ()))
-            return await self._live_at_rest(startup, code)
+            return await self._live_at_rest(startup, code, hooks)
         return await self._run_steps(ledger, code)
 
-    async def _live_at_rest(self, startup: Startup, code: Loaded) -> JobStatus:
+    async def _await_admission(self, hooks: Hooks) -> None:
+        """A start that was interrupted is asked for again, before its code plans or prepares anything more [S11]."""
+        unanswered = 0
+        while True:
+            answer = await hooks.admit(AdmissionMoment.RECOVERY, None)
+            if answer.is_allowed:
+                self._is_admitted = True
+                return
+            if answer.is_allowed is False:
+                raise StartInterrupted(NOT_ADMITTED, answer.why)
+            unanswered += 1
+            until = self._clock.instant().now + ask_again_delay(unanswered)
+            while self._clock.instant().now < until:
+                if self._desk.wants_rest:
+                    raise StartInterrupted
+                await self._clock.sleep(LOOK_SECONDS)
+
+    async def _live_at_rest(self, startup: Startup, code: Loaded, hooks: Hooks) -> JobStatus:
         """The job was ended or stopped: finish what is left of that, and wait a little for somebody to ask for more."""
         assert self._job is not None and self._rest is not None
         document = self._job.document
@@ -299,9 +324,14 @@ class Incarnation:
             return await self._run_steps(await startup.prepare(), code)
         if self._voice is not None:
             self._voice.begin()  # without a ledger nothing can be assigned
-        status = await self._rest.serve()
-        if status is not None:
-            return status
+        while True:
+            status = await self._rest.serve()
+            if status is not None:
+                return status
+            refusal = await hooks.admit_resume()
+            if not refusal:
+                break
+            self._desk.answer(refusal)
         ledger = await startup.prepare()
         if not self._job.document.has_started_hook:
             await startup.before_starting()
@@ -328,7 +358,7 @@ class Incarnation:
         else:
             outcomes = await self._writer.certain(lambda: self._storage.read_outcomes(self.job_id))
             documents = await self._writer.certain(lambda: self._storage.read_step_documents(self.job_id))
-            begin = machine.recover(outcomes, documents, time)
+            begin = machine.recover(outcomes, documents, time, is_admitted=self._is_admitted)
         self._engine = engine
         self._desk.hand_over(self._ask_engine)
         engine.started.add_done_callback(lambda done: self._answer(done.result()))
@@ -399,5 +429,6 @@ def _rules(document: JobDocument, code: Loaded | None) -> JobRules:
         keep_results=document.keep_results,
         keep_after_completed=job.keep_after_completed,
         keep_after_completed_with_failures=job.keep_after_completed_with_failures,
+        is_admission_asked=is_asked(job, document.options),
         is_told_of_successes=is_overridden(job, "on_step_completed_or_stopped"),
     )

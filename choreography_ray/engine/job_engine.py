@@ -251,8 +251,9 @@ class JobEngine:
                     await self._writer.certain(lambda: self._storage.delete_outcomes(self._job_id, keys))
 
                 self._spawn(delete())
-            case c.AskAdmission():
-                self.post(e.AdmissionAnswered(True))
+            case c.AskAdmission(moment):
+                reached = self.machine.document.stage
+                self._answer(lambda: hooks.admit(moment, reached))
             case c.CheckIncarnation():
                 self._answer(self._check_incarnation)
             case _:

@@ -132,17 +132,19 @@ class Rest:
         self._hooks = hooks
         self._desk = desk
 
-    async def come_to_rest(self) -> None:
+    async def come_to_rest(self, why: str, error: str = "") -> None:
         """Stop a job of which nothing has started [S9.1]; one that is to go needs no stop before it."""
         if self._desk.wants_removal:
             return
-        await self._job.change_status(JobStatus.STOPPED, why="stopped while it was prepared")
+        await self._job.change_status(JobStatus.STOPPED, why=why, error=error)
         await self._finish_stop()
 
     async def _finish_stop(self) -> None:
         stopped = await self._hooks.stopped()
-        fields = {} if stopped.state is None else {"state": stopped.state}
-        await self._job.change(is_stop_finalized=True, is_draining=False, error=stopped.error, **fields)
+        fields: dict[str, Any] = {} if stopped.state is None else {"state": stopped.state}
+        if stopped.error:
+            fields["error"] = stopped.error
+        await self._job.change(is_stop_finalized=True, is_draining=False, **fields)
 
     async def clear(self) -> None:
         """Delete all but the summary of a job that ended and is not kept [S9.8]."""

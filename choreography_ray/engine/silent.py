@@ -40,7 +40,7 @@ class SilentHooks:
         """Nor can its failed steps be run again."""
         return RetryChecked(is_allowed=False)
 
-    async def admit(self, moment: AdmissionMoment) -> AdmissionAnswered:
+    async def admit(self, moment: AdmissionMoment, stage: int | None) -> AdmissionAnswered:
         """Nothing of it may begin."""
         return AdmissionAnswered(False, moment)
 

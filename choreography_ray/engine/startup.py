@@ -46,7 +46,12 @@ class StartRefused(ChoreographyError):
 
 
 class StartInterrupted(Exception):
-    """Somebody stops or removes the job while it is being prepared."""
+    """Somebody stops or removes the job while it is being prepared, or it is not admitted again [S11]."""
+
+    def __init__(self, why: str = "stopped while it was prepared", error: str = "") -> None:
+        super().__init__(why)
+        self.why = why
+        self.error = error
 
 
 class Startup:
