@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from choreography_ray.authoring.result import describe_exception
 from choreography_ray.codec import decode, encode
 from choreography_ray.core.ledger import Ledger, split
+from choreography_ray.engine.behind import Behind
 from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.ports import Loaded, UserCode
 from choreography_ray.engine.rest import Desk
@@ -31,6 +36,10 @@ from choreography_ray.storage.protocol import JobStorage
 
 MAX_KINDS = 65_535
 MAX_REASONS = 20
+SEGMENTS_AT_ONCE = 4
+"""Segments of a plan that are written together."""
+READ_AHEAD = 4
+"""Segments of a plan that are read before they are needed."""
 
 
 class StartRefused(ChoreographyError):
@@ -86,13 +95,18 @@ class Startup:
         pages = self._pages()
         total = segments = 0
         seen: set[StepId] = set()
-        async for page in pages:
-            planned = self._planned(page, total, seen)
-            segment = PlanSegment(segments, planned)
-            await self._save_segment(segment)
-            total += len(page)
-            segments += 1
-            self._check_interrupted()
+        waiting: list[PlanSegment] = []
+        async with Behind() as behind:
+            async for page in pages:
+                waiting.append(PlanSegment(segments, self._planned(page, total, seen)))
+                total += len(page)
+                segments += 1
+                self._check_interrupted()
+                if len(waiting) == SEGMENTS_AT_ONCE:
+                    await behind.put(partial(self._save_segments, tuple(waiting)))
+                    waiting.clear()
+            if waiting:
+                await behind.put(partial(self._save_segments, tuple(waiting)))
         if not total:
             return False
         await self._writer.certain(lambda: self._storage.save_plan(document.job_id, document.fence, tuple(self._kinds)))
@@ -100,9 +114,13 @@ class Startup:
         await self._job.change_status(JobStatus.PREPARING_STEPS, plan=ref, details=details)
         return True
 
+    @property
+    def _is_interrupted(self) -> bool:
+        return self._desk.wants_rest and self._job.document.status.is_interruptible
+
     def _check_interrupted(self) -> None:
         """A stop waits for what is being saved, not for the rest [S9.1]."""
-        if self._desk.wants_rest and self._job.document.status.is_interruptible:
+        if self._is_interrupted:
             raise StartInterrupted
 
     async def is_prepared(self) -> bool:
@@ -162,11 +180,11 @@ class Startup:
             self._kind_index[key] = index
         return index
 
-    async def _save_segment(self, segment: PlanSegment) -> None:
+    async def _save_segments(self, segments: tuple[PlanSegment, ...]) -> None:
         document = self._job.document
         try:
             await self._writer.certain(
-                lambda: self._storage.save_plan_segments(document.job_id, document.fence, (segment,))
+                lambda: self._storage.save_plan_segments(document.job_id, document.fence, segments)
             )
         except TooLarge as error:
             raise _invalid(str(error)) from error
@@ -179,24 +197,49 @@ class Startup:
         kinds = await self._writer.certain(lambda: self._storage.read_plan(job_id, plan.fence))
         done = await self._writer.certain(lambda: self._storage.prepared_segments(job_id, plan.fence))
         refused: list[str] = []
-        for index in range(plan.segments):
-            segment = await self._read_segment(plan.fence, index)
-            if index not in done:
-                self._check_interrupted()
-                await self._prepare_segment(segment, kinds, refused)
-            if refused:
-                continue  # only to learn of every refusal
-            ledger = self._ledger_segment(segment)
-            await self._writer.certain(lambda ledger=ledger: self._storage.insert_ledger(job_id, (ledger,)))  # type: ignore[misc]
+        batch: list[tuple[PlanSegment, PreparedSegment | None]] = []
+        is_cut_short = False
+        async with aclosing(self._segments(plan)) as segments, Behind() as behind:
+            async for segment in segments:
+                is_new = segment.index not in done
+                if is_new and self._is_interrupted:
+                    is_cut_short = True
+                    break
+                prepared = await self._prepare_segment(segment, kinds, refused) if is_new else None
+                if refused:
+                    continue  # only to learn of every refusal
+                batch.append((segment, prepared))
+                if len(batch) == SEGMENTS_AT_ONCE:
+                    await behind.put(partial(self._save_prepared, tuple(batch)))
+                    batch.clear()
+            if batch and not refused:
+                await behind.put(partial(self._save_prepared, tuple(batch)))
         if refused:
             await self._tell_failed_to_prepare()
             more = (f"and {len(refused) - MAX_REASONS} more",) if len(refused) > MAX_REASONS else ()
             raise StartRefused(StartJobReason.COULD_NOT_PREPARE_JOB_STEPS, (*refused[:MAX_REASONS], *more))
+        if is_cut_short:
+            raise StartInterrupted
         # What an earlier incarnation was still inserting may have landed after this one had raised the fence.
         await self._writer.certain(lambda: self._storage.fence_ledger(job_id, document.fence))
         saved = await read_ledger(self._storage, self._writer, document)
         assert saved is not None
         return saved
+
+    async def _segments(self, plan: PlanRef) -> AsyncGenerator[PlanSegment]:
+        """The saved plan, read a little ahead."""
+        reading: deque[asyncio.Task[PlanSegment]] = deque()
+        loop = asyncio.get_running_loop()
+        try:
+            for index in range(plan.segments):
+                reading.append(loop.create_task(self._read_segment(plan.fence, index)))
+                if len(reading) > READ_AHEAD:
+                    yield await reading.popleft()
+            while reading:
+                yield await reading.popleft()
+        finally:
+            for task in reading:
+                task.cancel()
 
     async def _read_segment(self, fence: int, index: int) -> PlanSegment:
         job_id = self._job.document.job_id
@@ -211,18 +254,23 @@ class Startup:
         part = next(split([step.kind for step in segment.steps], document.fence, SEGMENT_STEPS, document.plan.fence))
         return replace(part, index=segment.index)
 
-    async def _prepare_segment(self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]) -> None:
+    async def _prepare_segment(
+        self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]
+    ) -> PreparedSegment:
         states = await self._user.call(self._prepare_steps, segment, kinds, refused)
-        if refused:
-            return
-        job_id, plan = self._job.document.job_id, self._job.document.plan
+        plan = self._job.document.plan
         assert plan is not None
-        step_ids = tuple(step.step_id for step in segment.steps)
-        prepared = PreparedSegment(segment.index, step_ids, tuple(states), plan.fence)
+        return PreparedSegment(segment.index, tuple(s.step_id for s in segment.steps), tuple(states), plan.fence)
+
+    async def _save_prepared(self, batch: tuple[tuple[PlanSegment, PreparedSegment | None], ...]) -> None:
+        job_id, certain = self._job.document.job_id, self._writer.certain
+        prepared = [new for _, new in batch if new is not None]
         try:
-            await self._writer.certain(lambda: self._storage.save_prepared(job_id, (prepared,)))
+            await certain(lambda: self._storage.save_prepared(job_id, prepared))
         except TooLarge as error:
             raise _invalid(str(error)) from error
+        ledger = [self._ledger_segment(segment) for segment, _ in batch]
+        await certain(lambda: self._storage.insert_ledger(job_id, ledger))
 
     async def _prepare_steps(self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]) -> list[Any]:
         # Runs where user code runs: on its loop, one call for the whole segment.
