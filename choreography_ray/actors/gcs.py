@@ -126,9 +126,10 @@ class RayTables:
         data = accessor.get_worker_info(_raylet.WorkerID(bytes.fromhex(worker_id)))
         if data is None:
             return Fate.UNKNOWN
-        if _gcs_pb2.WorkerTableData.FromString(data).is_alive:
-            return Fate.ALIVE
-        return Fate.DEAD if node_id in live_nodes() else Fate.UNKNOWN
+        # Of a node that is gone nobody tells the table anything: its workers stand there as alive for ever.
+        if node_id not in live_nodes():
+            return Fate.UNKNOWN
+        return Fate.ALIVE if _gcs_pb2.WorkerTableData.FromString(data).is_alive else Fate.DEAD
 
     async def exit_of(self, worker_id: str) -> Exit | None:
         """How a worker's process ended; None while Ray has not seen it end, or has forgotten it."""
