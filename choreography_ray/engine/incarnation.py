@@ -198,8 +198,7 @@ class Incarnation:
             if self._voice is not None:
                 self._voice.end()
             self._confirmation.close()
-            if not self.started.done():
-                self.started.set_result(ReportStart(StartJobReason.UNKNOWN, (self._last_words,)))
+            self._close_start()
 
     async def _take_over_and_live(self) -> JobStatus:
         document = await self._take_over()
@@ -222,9 +221,15 @@ class Incarnation:
         self._hooks = hooks
         self._rest = Rest(self._storage, self._job, self._writer, hooks, self._desk)
 
-    @property
-    def _last_words(self) -> str:
-        return str(self._over) if isinstance(self._over, OwnedElsewhere) else "the job actor ended"
+    def _close_start(self) -> None:
+        """A start without an answer: the job is another cluster's, or whoever asks must ask the next incarnation."""
+        if self.started.done():
+            return
+        if isinstance(self._over, OwnedElsewhere):
+            self.started.set_result(ReportStart(StartJobReason.UNKNOWN, (str(self._over),)))
+            return
+        self.started.set_exception(self._over)
+        self.started.exception()  # nobody may be asking
 
     async def _record(self, error: UnknownJobType) -> None:
         """Show on the job why it does not go on. Its status stays: it goes on once its code can be loaded [S13]."""

@@ -178,7 +178,12 @@ class SimJob:
 
     async def _run(self, incarnation: Incarnation, process: Process, throttles: list[SimThrottle]) -> None:
         def answer(done: asyncio.Future[Any]) -> None:
-            if incarnation is self.current and not self.started.done() and not done.cancelled():
+            if (
+                incarnation is self.current
+                and not self.started.done()
+                and not done.cancelled()
+                and done.exception() is None
+            ):
                 self.started.set_result(done.result())
 
         incarnation.started.add_done_callback(answer)
