@@ -93,6 +93,13 @@ def format_duration(duration: timedelta | float) -> str:
     return f"{whole} s"
 
 
+def format_size(size: int) -> str:
+    """Bytes for people: `812 B`, `3.1 KiB`, `16.0 MiB`."""
+    if size < 1024:
+        return f"{size} B"
+    return f"{size / 1024:.1f} KiB" if size < 1024**2 else f"{size / 1024**2:.1f} MiB"
+
+
 def elapsed(record: JobRecord, now: datetime | None = None) -> timedelta:
     """From the job's creation to its last change of status; to now while it works."""
     if record.status.is_interruptible:
@@ -369,12 +376,19 @@ def shown_stages(record: JobRecord) -> list[tuple[int | None, StageProgress]]:
     return [*shown, (None, folded)]
 
 
+def _share_of_document(record: JobRecord) -> str:
+    """How near the job's document is to what the store takes [S12.4]."""
+    used, most = record.document_bytes, record.max_document_bytes
+    return f"{format_size(used)} of {format_size(most)} ({used / most:.0%})" if most else ""
+
+
 def _facts(record: JobRecord) -> list[tuple[str, str]]:
     facts = [
         ("job", record.job_id),
         ("type", record.type_name),
         ("status", str(record.status)),
         ("details", record.details),
+        ("document", _share_of_document(record)),
         ("labels", _labels(record)),
         ("created", _moment(record.created_at)),
         ("took", format_duration(elapsed(record))),

@@ -209,6 +209,11 @@ class JobRecord(Frozen):
     actor_name: str = ""
     is_accounted: bool = True
     """False while a stopped job still settles what its steps were doing [S9.1]."""
+    document_bytes: int = 0
+    """What the job's own document takes, request and state included. Nothing in it grows with the steps but what the
+    job's hooks add to its state."""
+    max_document_bytes: int = 0
+    """What the store takes for one document: a job that comes near is told to be `TooLarge` [S12.4]."""
 
 
 class FindingKind(StrEnum):

@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+import bson
+
 from choreography_ray.model import HistoryEntry, HostId, JobId, JobStatus, StepHosting, StepId
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import (
@@ -218,6 +220,11 @@ def job_document(document: JobDocument) -> Document:
     """A whole job."""
     head = {"_id": address(document.job_id), "job": document.job_id, "schema_version": SCHEMA_VERSION}
     return head | job_fields(document, _JOB_FIELDS)
+
+
+def job_size(document: JobDocument) -> int:
+    """Bytes of a job's document."""
+    return len(bson.encode(job_document(document)))
 
 
 def as_job(stored: Document) -> JobDocument:
