@@ -30,6 +30,15 @@ def mongo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     store.stop()
 
 
+@pytest.fixture
+def namespace(mongo_url: str) -> Iterator[str]:
+    """A namespace whose database is gone afterwards."""
+    name = f"test-{os.getpid()}"
+    yield name
+    with pymongo.MongoClient(mongo_url) as client:
+        client.drop_database(database_name(name))
+
+
 @pytest.fixture(params=["memory", "mongo"])
 def storage(request: pytest.FixtureRequest) -> Iterator[JobStorage]:
     """An empty store of each kind; it is opened before the test and closed after it."""

@@ -6,7 +6,6 @@ import asyncio
 import os
 import pickle
 import socket
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pymongo
@@ -21,15 +20,6 @@ from choreography_ray.storage.mongo import MongoStorage, database_name
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 JOB = JobId("job")
 DOCUMENT = JobDocument(JOB, "Index", CodeRef("app", "Index"), {"a": 1}, None, JobsOptions(), NOW, NOW)
-
-
-@pytest.fixture
-def namespace(mongo_url: str) -> Iterator[str]:
-    """A namespace whose database is gone afterwards."""
-    name = f"test-{os.getpid()}"
-    yield name
-    with pymongo.MongoClient(mongo_url) as client:
-        client.drop_database(database_name(name))
 
 
 def test_one_store_serves_several_loops(mongo_url: str, namespace: str) -> None:
