@@ -167,6 +167,8 @@ def same(left: Any, right: Any) -> bool:
             return left.as_tuple() == right.as_tuple()
         case np.ndarray():
             return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+        case np.longdouble() if not np.isnan(left):  # bytes between two of them are of no meaning
+            return bool(left == right and np.signbit(left) == np.signbit(right))
         case np.generic():
             return left.dtype == right.dtype and left.tobytes() == right.tobytes()
         case dt.datetime() | dt.time():
