@@ -86,6 +86,10 @@ class Hooks:
             self.job = self._bind(encode(self.job.state, "state"))
             raise TimeoutError(f"{hook} took longer than hook_timeout ({self.timeout:g} s)") from error
 
+    def abandon(self) -> None:
+        """Nobody waits any longer for what still runs: its thread keeps the old instance, and its changes are lost."""
+        self.job = self._bind(self._state)
+
     def changed_state(self) -> Payload:
         """The state as payload if the hooks changed it since it was last asked for, else None."""
         payload = encode(self.job.state, "state")

@@ -70,6 +70,12 @@ class Desk:
         """Somebody wants the job to go."""
         return any(what is RequestKind.REMOVE for what, _ in self._waiting)
 
+    async def until_rest_is_wanted(self) -> None:
+        """Wait for somebody who wants the job to stop, or to go."""
+        while not self.wants_rest:
+            self._news.clear()
+            await self._news.wait()
+
     async def next(self, patience: float) -> Request | None:
         """The next request, which stays here until it is answered; None when nobody comes."""
         if not self._waiting:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from choreography_ray.authoring.result import describe_exception
 from choreography_ray.codec import decode, encode
@@ -33,6 +33,8 @@ from choreography_ray.records import (
     StepKind,
 )
 from choreography_ray.storage.protocol import JobStorage
+
+T = TypeVar("T")
 
 MAX_KINDS = 65_535
 MAX_REASONS = 20
@@ -141,14 +143,28 @@ class Startup:
     async def _pages(self) -> AsyncIterator[list[StepDetails]]:
         """The plan in segments, pulled from the user's list or generator as they are needed."""
         try:
-            steps: Any = await self._hooks.call("prepare_steps", self._hooks.job.request)
+            steps: Any = await self._unless_interrupted(self._hooks.call("prepare_steps", self._hooks.job.request))
             iterator = _iterate(steps)
-            while page := await self._user.pull(iterator, SEGMENT_STEPS):
+            while page := await self._unless_interrupted(self._user.pull(iterator, SEGMENT_STEPS)):
                 yield page
-        except (NotStorable, TooLarge, StartRefused):
+        except (NotStorable, TooLarge, StartRefused, StartInterrupted):
             raise
         except Exception as error:
             raise _unknown("prepare_steps", error) from error
+
+    async def _unless_interrupted(self, planning: Coroutine[Any, Any, T]) -> T:
+        """What the user's planning gives. A stop does not wait for it: a plan that is not whole is of no use [S9.1]."""
+        plan = asyncio.ensure_future(planning)
+        rest = asyncio.ensure_future(self._desk.until_rest_is_wanted())
+        try:
+            await asyncio.wait({plan, rest}, return_when=asyncio.FIRST_COMPLETED)
+            if plan.done():
+                return plan.result()
+        finally:
+            plan.cancel()
+            rest.cancel()
+        self._hooks.abandon()
+        raise StartInterrupted
 
     def _planned(self, page: list[StepDetails], begin: int, seen: set[StepId]) -> tuple[PlannedStep, ...]:
         planned: list[PlannedStep] = []

@@ -20,7 +20,7 @@ from tests.simulation.actors import SimJob
 from tests.simulation.check import RESOLVE, check_end, check_world
 from tests.simulation.control import ask, rest
 from tests.simulation.faults import Cut, Fault
-from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Pieces, Work, batch
+from tests.simulation.jobs import Batch, KeptPieces, PassingPieces, Piece, Pieces, Work, batch
 from tests.simulation.loop import run
 from tests.simulation.world import World
 
@@ -237,6 +237,34 @@ def test_answers_of_a_completed_job() -> None:
         assert await ask(job, RequestKind.STOP) == "JOB_IS_COMPLETED"
         assert await ask(job, RequestKind.RESUME) == "COMPLETED"
         assert await ask(job, RequestKind.RETRY) == "JOB_IS_NOT_COMPLETED_WITH_FAILURES"
+
+    run(story())
+
+
+class EndlessPlan(KeptPieces):
+    """Planning never comes to an end."""
+
+    async def prepare_steps(self, request: Batch):  # type: ignore[no-untyped-def, override]
+        yield self.create_step(Work, request.pieces[0])
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("what", [RequestKind.STOP, RequestKind.REMOVE])
+def test_a_stop_does_not_wait_for_a_plan_that_takes_its_time(what: RequestKind) -> None:
+    """It was answered only when the user's code had come to the end of a segment of the plan, if ever."""
+
+    async def story() -> None:
+        world = World()
+        Work.world = world
+        job = await world.start(EndlessPlan, batch([Piece(key="x")]), options=OPTIONS)
+        await asyncio.sleep(1.0)
+        began = world.now
+        answer = await ask(job, what)
+        assert world.now - began < 1.0
+        assert await rest(job) is (JobStatus.STOPPED if what is RequestKind.STOP else JobStatus.REMOVING)
+        assert answer == ("STOPPED" if what is RequestKind.STOP else "REMOVED")
+        await job.ended
+        check_world(world)
 
     run(story())
 
