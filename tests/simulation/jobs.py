@@ -186,6 +186,14 @@ class PassingPieces(Pieces):
     keep_results = True
 
 
+class EndlessPlan(Pieces):
+    """Planning never comes to an end."""
+
+    async def prepare_steps(self, request: Batch):  # type: ignore[no-untyped-def, override]
+        yield self.create_step(Work, request.pieces[0])
+        await asyncio.Event().wait()
+
+
 def batch(pieces: Sequence[Piece], continue_stages: Sequence[int] = (), hook_seconds: float = 0.0) -> Batch:
     """A request whose pieces know their ordinals."""
     numbered = [piece.model_copy(update={"ordinal": i}) for i, piece in enumerate(pieces)]

@@ -20,7 +20,7 @@ from tests.simulation.actors import SimJob
 from tests.simulation.check import RESOLVE, check_end, check_world
 from tests.simulation.control import ask, rest
 from tests.simulation.faults import Cut, Fault
-from tests.simulation.jobs import Batch, KeptPieces, PassingPieces, Piece, Pieces, Work, batch
+from tests.simulation.jobs import EndlessPlan, KeptPieces, PassingPieces, Piece, Pieces, Work, batch
 from tests.simulation.loop import run
 from tests.simulation.world import World
 
@@ -239,14 +239,6 @@ def test_answers_of_a_completed_job() -> None:
         assert await ask(job, RequestKind.RETRY) == "JOB_IS_NOT_COMPLETED_WITH_FAILURES"
 
     run(story())
-
-
-class EndlessPlan(KeptPieces):
-    """Planning never comes to an end."""
-
-    async def prepare_steps(self, request: Batch):  # type: ignore[no-untyped-def, override]
-        yield self.create_step(Work, request.pieces[0])
-        await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("what", [RequestKind.STOP, RequestKind.REMOVE])
