@@ -27,7 +27,7 @@ from choreography_ray import (
 from choreography_ray.actors.names import job_actor
 from choreography_ray.core.ledger import recount, total
 from choreography_ray.model import JobId
-from choreography_ray.records import JobDocument, LedgerSegment, StepCode
+from choreography_ray.records import JobDocument, LedgerSegment, PlanRef, StepCode
 from choreography_ray.storage.protocol import JobStorage
 from tests.chaos.faultpoints import append, lines, plant
 
@@ -178,6 +178,12 @@ class DueDeeds(Deeds):
     options = JobsOptions(step_retry_backoff=timedelta(seconds=5), max_step_attempts=2, max_job_crashes=100)
 
 
+class WatchedDeeds(Deeds):
+    """The watchdog looks every second."""
+
+    options = JobsOptions(job_watchdog_interval=timedelta(seconds=1))
+
+
 class LostDeeds(Deeds):
     """Each outcome is delivered once; the watchdog looks every two seconds."""
 
@@ -220,17 +226,22 @@ class Inside:
 
     def ledger(self, job_id: str) -> list[LedgerSegment]:
         """Its ledger."""
-        return self._loop.run(self._storage.read_ledger(JobId(job_id)))
+        return self._loop.run(self._storage.read_ledger(JobId(job_id), self._plan(job_id).fence))
+
+    def _plan(self, job_id: str) -> PlanRef:
+        plan = self.document(job_id).plan
+        assert plan is not None
+        return plan
 
     def codes(self, job_id: str) -> dict[str, StepCode]:
         """What the ledger says of each step."""
-        codes = b"".join(segment.codes for segment in self.ledger(job_id))
+        plan = self._plan(job_id)
         found: dict[str, StepCode] = {}
         for segment in self.ledger(job_id):
-            prepared = self._loop.run(self._storage.read_prepared(JobId(job_id), segment.index))
+            prepared = self._loop.run(self._storage.read_prepared(JobId(job_id), plan.fence, segment.index))
             assert prepared is not None
             found.update(zip(prepared.step_ids, map(StepCode, segment.codes), strict=True))
-        assert len(found) == len(codes)
+        assert len(found) == plan.total
         return found
 
     def due(self, job_id: str, ordinal: int) -> datetime:
@@ -241,10 +252,9 @@ class Inside:
 
     def check_counts(self, job_id: str) -> None:
         """The job document's counts equal a recount of the ledger."""
-        document = self.document(job_id)
-        assert document.plan is not None
-        kinds = self._loop.run(self._storage.read_plan(JobId(job_id), document.plan.fence))
-        stages = recount(kinds, self.ledger(job_id), document.plan.segment_steps)
+        document, plan = self.document(job_id), self._plan(job_id)
+        kinds = self._loop.run(self._storage.read_plan(JobId(job_id), plan.fence))
+        stages = recount(kinds, self.ledger(job_id), plan.segment_steps)
         assert document.stage_counts == stages
         assert document.counts == total(stages)
 

@@ -30,7 +30,10 @@ def check_nothing_left(client: Choreography, job: JobHandle, folder: Path) -> No
 
 
 def records_of(client: Choreography, job_id: str) -> list[str]:
-    """Every document of the namespace in which the job's id is found, by collection."""
+    """Every document of the namespace in which the job's id is found, by collection.
+
+    But for the note that it was removed, which stays until all that may still land of it has been swept.
+    """
     connection = Inside(client).connection
     with pymongo.MongoClient(connection.mongo_url) as store:
         database = store[database_name(connection.namespace)]
@@ -38,7 +41,8 @@ def records_of(client: Choreography, job_id: str) -> list[str]:
             f"{name}: {str(document)[:200]}"
             for name in database.list_collection_names()
             for document in database[name].find()
-            if job_id in str({key: value for key, value in document.items() if not isinstance(value, bytes)})
+            if name != "removed"
+            and job_id in str({key: value for key, value in document.items() if not isinstance(value, bytes)})
         ]
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from choreography_ray import (
     Choreography,
-    ClusterOptions,
     JobHandle,
     JobStatus,
     RetryFailedStepsError,
@@ -23,11 +22,11 @@ from choreography_ray import (
 )
 from choreography_ray.records import StepCode
 from tests.chaos.deeds import Deeds, DueDeeds, Inside, NarrowDeeds, await_true, marks, order
-from tests.chaos.faultpoints import FOLDER, Kill, Point, When
+from tests.chaos.faultpoints import Kill, Point, When
+from tests.chaos.faulty import faulty_client
 from tests.chaos.losses import kill_job_actor, lose_and_kill, lose_every_report
 from tests.chaos.removals import SITUATIONS, remove_in
 from tests.chaos.stops import stop_many_times
-from tests.integration.conftest import only_here
 
 pytestmark = pytest.mark.ray
 
@@ -41,11 +40,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def client(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Choreography]:
     """A client of a cluster with three slots, whose processes look for faults."""
-    with only_here(tmp_path_factory.mktemp("store")), pytest.MonkeyPatch.context() as patch:
-        patch.setenv(FOLDER, str(root))
-        cluster = ClusterOptions(max_parallel_steps=3, step_lease_timeout=timedelta(seconds=15))
-        with Choreography.connect(cluster=cluster) as connected:
-            yield connected
+    with faulty_client(root, tmp_path_factory.mktemp("store"), slots=3) as connected:
+        yield connected
 
 
 def test_a_job_is_stopped_at_any_moment_of_a_steps_life(client: Choreography, root: Path) -> None:
