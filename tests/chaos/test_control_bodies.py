@@ -1,4 +1,4 @@
-"""Bodies that hold on to their process, and ends that come late: what is answered, and what is left [S9.2, S7.4, P4]."""
+"""Bodies that hold on to their process, and ends that come late: what is answered, what is left [S9.2, S7.4, P4]?"""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_running_callback_is_cut_after_a_second_timeout(client: Choreography, 
 
 
 def test_a_running_callback_may_finish_after_the_stop_timeout(client: Choreography, tmp_path: Path) -> None:
-    """It takes longer than one timeout and less than two; the next callback is refused, and then the body's end comes."""
+    """It takes longer than one timeout and less than two; the next callback is refused, and then the body is ended."""
     log = tmp_path / "marks"
     body = Body(log=str(log), what="CALL", seconds=1.5 * STOP_SECONDS)
     seconds, job = stop_and_time(
