@@ -121,6 +121,10 @@ class HostActor:
         """Whether the run was begun here; it never will be if not."""
         return self._engine.has_begun(run, fence)
 
+    async def is_in_callback(self) -> bool:
+        """Whether a callback of a body runs."""
+        return self._engine.is_in_callback
+
     async def watch(self) -> None:
         """Never answers: that it fails tells that the process may be gone."""
         await asyncio.Event().wait()

@@ -101,12 +101,12 @@ class RayHosts:
             fence = self._engine.machine.document.fence
             self._spawn(self._tell(known, lambda handle: handle.stop.remote(run, fence, ordinals)))
 
-    def kill(self, host: HostId) -> None:
+    def kill(self, host: HostId, grace: float) -> None:
         """See `engine.ports.HostsPort`."""
         known = self._hosts.get(host)
         if known is not None:
             known.is_killed = True
-            self._spawn(self._kill_for_certain(host, known))
+            self._spawn(self._kill_for_certain(host, known, grace))
 
     def inspect(self, groups: Sequence[Group]) -> None:
         """See `engine.ports.HostsPort`."""
@@ -305,10 +305,11 @@ class RayHosts:
             else:
                 return
 
-    async def _kill_for_certain(self, host: HostId, known: _Host) -> None:
+    async def _kill_for_certain(self, host: HostId, known: _Host, grace: float) -> None:
         """End a process from outside, and tell once its death is confirmed. The watcher keeps out of it."""
         loop = asyncio.get_running_loop()
         await known.created.wait()
+        await self._until_callbacks_end(known, grace)
         while known.handle is not None:
             await self._kill(known)
             info = await self._info(known)
@@ -320,6 +321,16 @@ class RayHosts:
         if self._hosts.pop(host, None) is not None:
             failure = Failure("HostEnded", "the host's process was ended from outside")
             self._engine.post(e.HostDied(host, is_charged=False, failure=failure))
+
+    async def _until_callbacks_end(self, known: _Host, grace: float) -> None:
+        """A host that does not say at once that a callback runs gets no grace."""
+        until = asyncio.get_running_loop().time() + grace
+        with contextlib.suppress(RayError, TimeoutError):
+            while known.handle is not None and (left := until - asyncio.get_running_loop().time()) > 0:
+                async with asyncio.timeout(min(left, POLL_SECONDS)):
+                    if not await known.handle.is_in_callback.remote():
+                        return
+                await asyncio.sleep(min(left, POLL_SECONDS / 5))
 
     async def _kill(self, known: _Host) -> None:
         if known.watcher is not None and known.watcher is not asyncio.current_task():

@@ -137,9 +137,12 @@ class StopGroup:
 
 @dataclass(frozen=True, slots=True)
 class KillHost:
-    """End a host's process from outside; `HostDied` once that is confirmed."""
+    """End a host's process from outside; `HostDied` once that is confirmed. A callback that has begun may finish within
+    `grace` seconds [S9.2].
+    """
 
     host: HostId
+    grace: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,9 @@ class Stopping:
         """End a host's process from outside, once; what it owes is settled when its death is confirmed."""
         if host not in self._ended:
             self._ended.add(host)
-            self._job.turn.say(c.KillHost(host))
+            view = self._job.hosts.get(host)
+            has_begun = view is not None and view.phase is HostPhase.LIVE
+            self._job.turn.say(c.KillHost(host, self.patience if has_begun else 0.0))
 
     def is_ended(self, host: HostId) -> bool:
         """Whether the host's process is being ended."""

@@ -148,6 +148,11 @@ class HostEngine:
         self._fence = max(self._fence, fence)
         return self._last_run == run
 
+    @property
+    def is_in_callback(self) -> bool:
+        """Whether a callback of the body's runs: what it does is not cut off at once [S9.2]."""
+        return self._group is not None and self._group.is_in_callback
+
     async def report(self, work: Work, n: int, outcomes: tuple[Outcome, ...], seconds: float) -> int:
         """Persist outcomes, in as many documents as their sizes ask for, then deliver them in the background.
 
@@ -271,6 +276,11 @@ class GroupRun:
             is_first = step.ordinal not in self._claimed
             self._claimed.add(step.ordinal)
             return is_first
+
+    @property
+    def is_in_callback(self) -> bool:
+        """Whether one of its bodies has a callback that runs."""
+        return any(run.is_in_callback for run in tuple(self._active))
 
     def _begin(self, step: StepWork) -> StepRun:
         run = StepRun(self._around, self._type, self._work.run, self._work.stage, step)

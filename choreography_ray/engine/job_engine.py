@@ -187,9 +187,9 @@ class JobEngine:
                 self._answer_receipts(receipts, answer)
             case c.StopGroup(host, run, ordinals):
                 self.hosts.stop(host, run, ordinals)
-            case c.KillHost(host):
+            case c.KillHost(host, grace):
                 self._forget_host(host)  # one that asks only now gets nothing to begin
-                self.hosts.kill(host)
+                self.hosts.kill(host, grace)
             case c.SendExchange(message):
                 self.throttle.send(message)
             case c.CreateHost(host, kind):

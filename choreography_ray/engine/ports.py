@@ -115,8 +115,11 @@ class HostsPort(Protocol):
         """End the process of a host that has nothing left to tell."""
         ...
 
-    def kill(self, host: HostId) -> None:
-        """End a host's process from outside; `HostDied` once that is confirmed."""
+    def kill(self, host: HostId, grace: float) -> None:
+        """End a host's process from outside; `HostDied` once that is confirmed.
+
+        As long as a callback runs there that had begun, and answers are given, it may go on for `grace` seconds.
+        """
         ...
 
     def inspect(self, groups: Sequence[Group]) -> None:

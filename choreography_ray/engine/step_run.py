@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from choreography_ray.authoring.bridge import await_on, block_on
 from choreography_ray.authoring.cancellation import Cancellation
 from choreography_ray.authoring.context import BlockingStepContext, ResultsPage, StepContext
 from choreography_ray.authoring.result import JobStepResult, ResultKind, describe_exception, plain_value
@@ -66,6 +67,8 @@ class StepRun:
         self._is_stopped = False
         self._body: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._unsaved = 0
+        self.is_in_callback = False
+        """One of the body's callbacks runs."""
         self._has_document = work.attempt > 1 or work.crashes > 0
         self._flusher: asyncio.TimerHandle | None = None
 
@@ -104,7 +107,15 @@ class StepRun:
                 raise CallbackRejected(CallbackReason.CLOSED)
             if cancel is not None and cancel.is_set():
                 raise CallbackRejected(CallbackReason.CANCELLED)
-            return await self._around.user.call(callback)
+            self.is_in_callback = True
+            try:
+                return await self._around.user.call(callback)
+            finally:
+                self.is_in_callback = False
+
+    async def _last_callback(self) -> None:
+        async with self._gate:
+            pass
 
     async def checkpoint(self, in_turn: bool) -> None:
         """Note that the state moved on; durable as S6.3 says."""
@@ -184,8 +195,11 @@ class StepRun:
             if self._is_stopped:
                 return self._stopped(self._cancelled_blocking())
             state = decode(self.work.state, self._around.code.resolve)
-            return self._outcome(self._step.perform_step(state, BlockingStepContext(self, self.cancelled)))
+            value = self._step.perform_step(state, BlockingStepContext(self, self.cancelled))
+            self._close_blocking()
+            return self._outcome(value)
         except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
+            self._close_blocking()
             return self._stopped(self._cancelled_blocking()) if self._is_stopped else self.failed(error)
 
     async def perform_async(self) -> Outcome:
@@ -208,11 +222,26 @@ class StepRun:
                 if timeout is not None and bound.expired():
                     self.time_out(timeout.total_seconds())
                 raise
+            await self._close_async()
             return self._outcome(value)
         except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
+            await self._close_async()
             return self._stopped(await self._cancelled_async()) if self._is_stopped else self.failed(error)
         finally:
             self._body = None
+
+    # No callback begins any more. One that has begun runs to its end, and its checkpoint goes with the outcome [S6.2]:
+    # a body need not have waited for it, and one that is told to stop does not.
+
+    def _close_blocking(self) -> None:
+        self._is_closed = True
+        if self._gate.locked():
+            block_on(self.loop, self._last_callback())
+
+    async def _close_async(self) -> None:
+        self._is_closed = True
+        if self._gate.locked():
+            await await_on(self.loop, self._last_callback())
 
     def stop(self) -> None:
         """The step is stopped: no more callbacks, and the body is told [S9.2]. A timeout that was first decides."""

@@ -393,10 +393,16 @@ class SimHosts:
                 continue
             return
 
-    def kill(self, host: HostId) -> None:
-        self.process.spawn(self._kill(host))
+    def kill(self, host: HostId, grace: float) -> None:
+        self.process.spawn(self._kill(host, grace))
 
-    async def _kill(self, host: HostId) -> None:
+    async def _kill(self, host: HostId, grace: float) -> None:
+        until = self.world.now + grace
+        while (there := self.world.hosts.get((self.job.job_id, host))) is not None and self.world.now < until:
+            if not there.process.is_reachable or not there.engine.is_in_callback:
+                break
+            await asyncio.sleep(0.1)
+        await self.process.gate()
         await self._end(host)
         await self._until_gone(host)
         self.engine.post(e.HostDied(host, is_charged=False, failure=Failure("HostEnded", "ended from outside")))

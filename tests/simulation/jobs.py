@@ -28,6 +28,8 @@ class Piece(BaseModel):
     refuse: bool = False
     stubborn: bool = False
     """The body does not care that it is told to stop."""
+    callback_seconds: float = 0.0
+    """How long it takes to commit a checkpoint."""
     fail_early: bool = False
     """Attempts that fail do so before their first checkpoint; only the last of them fails at its end."""
 
@@ -63,7 +65,7 @@ class Work(JobStep[Piece, str, PieceState]):
                 raise ValueError(f"{piece.key} fails on attempt {context.attempt}")
             for position in range(state.position + 1, piece.checkpoints + 1):
                 await asyncio.sleep(piece.seconds / (piece.checkpoints + 1))
-                await self._reach(body, position, context)
+                await self._reach(body, position, context, piece.callback_seconds)
             await self._work(piece.seconds / (piece.checkpoints + 1), context, stubborn=piece.stubborn)
             if context.attempt <= piece.fail_first:
                 raise ValueError(f"{piece.key} fails on attempt {context.attempt}")
@@ -83,8 +85,10 @@ class Work(JobStep[Piece, str, PieceState]):
             else:
                 return
 
-    async def _reach(self, body: Body, position: int, context: Any) -> None:
+    async def _reach(self, body: Body, position: int, context: Any, seconds: float) -> None:
         async def commit() -> None:
+            if seconds:
+                await asyncio.sleep(seconds)
             self.state.position = position
             await context.write_checkpoint_debounced()
 

@@ -261,6 +261,27 @@ def test_a_stop_does_not_wait_for_a_plan_that_takes_its_time(what: RequestKind) 
     run(story())
 
 
+@pytest.mark.parametrize(("seconds", "position"), [(1.0, 1), (3.0, 1), (60.0, 0)])
+def test_a_callback_that_has_begun_has_one_more_stop_timeout(seconds: float, position: int) -> None:
+    """It was cut off with its body, and a body that did not wait for it left without what it committed [S6.2, S9.2]."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, [Piece(key="x", checkpoints=1, callback_seconds=seconds)])
+        await asyncio.sleep(1.0)
+        began = world.now
+        assert await ask(job, RequestKind.STOP) == "STOPPED"
+        assert await rest(job) is JobStatus.STOPPED
+        patience = OPTIONS.step_stop_timeout.total_seconds()
+        assert world.now - began < 2 * patience + 2
+        await check_accounted(world, job)
+        (document,) = await world.store.read_step_documents(job.job_id)
+        state = decode(document.state, RESOLVE)
+        assert (state.position if state else 0) == position
+
+    run(story())
+
+
 # What fresh eyes have found, told shortly.
 
 
