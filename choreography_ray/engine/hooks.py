@@ -27,10 +27,12 @@ from choreography_ray.core.policies import retry_delay
 from choreography_ray.engine.admission import ask_admission, is_asked, question_of
 from choreography_ray.engine.plans import Plans
 from choreography_ray.engine.ports import Loaded, UserCode
+from choreography_ray.errors import NotStorable, TooLarge
 from choreography_ray.job import Job, JobRuntime, bind_job, is_overridden
 from choreography_ray.model import AdmissionMoment, AttemptRecord, StageFailureBehavior
 from choreography_ray.records import Failure, JobDocument, Outcome, OutcomeKind, Payload
 from choreography_ray.step import JobStep
+from choreography_ray.storage.sizes import check_job, checked_size, payload_size
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class Hooks:
         self._about = document
         self._request = document.request
         self._state = document.state
+        self._request_bytes = payload_size(document.request)
         self._options = document.options
         self._user = user
         self._gate = asyncio.Lock()
@@ -83,20 +86,43 @@ class Hooks:
                 raise  # its own
             # The thread cannot be stopped: it keeps the old instance, which nobody reads any more. What was changed
             # until now is in the new one, and still to be saved.
-            self.job = self._bind(encode(self.job.state, "state"))
+            self._leave_behind()
             raise TimeoutError(f"{hook} took longer than hook_timeout ({self.timeout:g} s)") from error
 
     def abandon(self) -> None:
         """Nobody waits any longer for what still runs: its thread keeps the old instance, and its changes are lost."""
         self.job = self._bind(self._state)
 
+    def _leave_behind(self) -> None:
+        """Go on with a new instance, in the state that the old one is in now, or the last that can be stored."""
+        try:
+            payload = encode(self.job.state, "state")
+        except NotStorable:
+            payload = self._state
+        self.job = self._bind(payload)
+
     def changed_state(self) -> Payload:
-        """The state as payload if the hooks changed it since it was last asked for, else None."""
+        """The state as payload if the hooks changed it since it was last asked for, else None.
+
+        Raises `NotStorable` or `TooLarge` for one that the store would not take.
+        """
         payload = encode(self.job.state, "state")
         if payload == self._state:
             return None
+        check_job(self._runtime.job_id, self._request_bytes, payload)
         self._state = payload
         return payload
+
+    def _state_after(self, hook: str) -> tuple[Payload, str]:
+        """The state if it changed, and what is wrong with it.
+
+        One that cannot be stored means that the hook raised: what changed since the last state that was, is discarded.
+        """
+        try:
+            return self.changed_state(), ""
+        except (NotStorable, TooLarge) as error:
+            self.job = self._bind(self._state)
+            return None, _told(hook, error)
 
     async def run_group(self, ticket: int, items: tuple[ReportedOutcome, ...]) -> HooksRan:
         """Ask and tell the job about outcomes, in their order [S6.5, S7.2]."""
@@ -107,7 +133,10 @@ class Hooks:
                 verdicts = [await self._judge(item, errors) for item in items]
             finally:
                 self.is_judging = False
-            state = self.changed_state() if self._tells or self._asks_retry else None
+            state = None
+            if self._tells or self._asks_retry:
+                state, error = self._state_after("on_step_completed_or_stopped")
+                errors += [error] if error else []
             return HooksRan(ticket, tuple(verdicts), state, errors[-1] if errors else "")
 
     async def _judge(self, item: ReportedOutcome, errors: list[str]) -> Verdict:
@@ -170,8 +199,9 @@ class Hooks:
             await self.call("on_before_resuming_job_steps")
             await self.call("on_before_dispatching_job_steps", initialization_may_be_incomplete)
         except Exception as error:  # noqa: BLE001 - the machine decides when to try again
-            return ResumeHookRan(self.changed_state(), _told("on_before_resuming_job_steps", error))
-        return ResumeHookRan(self.changed_state())
+            told = _told("on_before_resuming_job_steps", error)
+            return ResumeHookRan(self._state_after("on_before_resuming_job_steps")[0], told)
+        return ResumeHookRan(*self._state_after("on_before_resuming_job_steps"))
 
     async def admit(self, moment: AdmissionMoment, stage: int | None) -> AdmissionAnswered:
         """Ask whether the job may go on [S11]."""
@@ -180,7 +210,7 @@ class Hooks:
             answer = await ask_admission(self.job, question, self._options, self._user)
             if answer.is_allowed is None:
                 # A thread that is over its time keeps the old instance.
-                self.job = self._bind(encode(self.job.state, "state"))
+                self._leave_behind()
         return AdmissionAnswered(answer.is_allowed, moment, answer.why)
 
     async def admit_resume(self) -> str:
@@ -221,8 +251,9 @@ class Hooks:
         try:
             await self.call("on_stopped")
         except Exception as error:  # noqa: BLE001
-            return StoppedHookRan(self.changed_state(), _told("on_stopped", error))
-        return StoppedHookRan(self.changed_state())
+            told = _told("on_stopped", error)
+            return StoppedHookRan(self._state_after("on_stopped")[0], told)
+        return StoppedHookRan(*self._state_after("on_stopped"))
 
     async def cancelled_value(self, ordinal: int) -> Payload:
         """What the step's own code reports of a step that a stop kept from its work, as far as it says [S9.2]."""
@@ -235,7 +266,9 @@ class Hooks:
             step = step_type()
             step.state = state
             made = await self._user.call(step.create_cancelled_result, state, timeout=self.timeout)
-            return encode(plain_value(made), "result")
+            payload = encode(plain_value(made), "result")
+            checked_size("the result of a stopped step", payload)
+            return payload
         except Exception as error:  # noqa: BLE001 - nothing to tell is no failure of the stop
             _told("create_cancelled_result", error)
             return None
@@ -247,8 +280,9 @@ class Hooks:
         try:
             await self.call("on_all_steps_completed")
         except Exception as error:  # noqa: BLE001 - raising makes the job FAILED [S9.8]
-            return CompletionHookRan(self.changed_state(), _told("on_all_steps_completed", error))
-        return CompletionHookRan(self.changed_state())
+            told = _told("on_all_steps_completed", error)
+            return CompletionHookRan(self._state_after("on_all_steps_completed")[0], told)
+        return CompletionHookRan(*self._state_after("on_all_steps_completed"))
 
 
 def _result(outcome: Outcome, code: Loaded) -> JobStepResult[Any]:

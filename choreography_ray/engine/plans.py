@@ -23,6 +23,7 @@ from choreography_ray.records import (
     StepKind,
 )
 from choreography_ray.storage.protocol import JobStorage
+from choreography_ray.storage.sizes import MAX_PAYLOAD_BYTES, payload_size
 
 KEPT_SEGMENTS = 32
 
@@ -150,14 +151,17 @@ class Plans:
         outcome = item.outcome
         if there is not None and there.attempt == outcome.attempt:
             return there
+        state = outcome.state if outcome.state is not None or known is None else known.state
+        # Together they may be more than one document holds: a retry goes on from the state [S12.4].
+        has_room = payload_size(outcome.value) + payload_size(state) <= MAX_PAYLOAD_BYTES
         return FailedStep(
             outcome.ordinal,
             await self.step_id(outcome.ordinal),
             outcome.attempt,
             item.run,
             _with(known, outcome.failure),
-            value=outcome.value,
-            state=outcome.state if outcome.state is not None or known is None else known.state,
+            value=outcome.value if has_room else None,
+            state=state,
         )
 
     async def _recorded(self, ordinals: list[int]) -> dict[int, FailedStep]:

@@ -8,6 +8,7 @@ from choreography_ray.engine.writes import Writer
 from choreography_ray.model import HostId, JobId
 from choreography_ray.records import Outcome, OutcomeDocument, OutcomeKey, Run
 from choreography_ray.storage.protocol import JobStorage
+from choreography_ray.storage.sizes import parts, payload_size
 
 
 async def insert_at_first_free(
@@ -33,8 +34,12 @@ async def insert_at_first_free(
 async def settle_run(
     storage: JobStorage, writer: Writer, job_id: JobId, host: HostId, run: Run, outcomes: Sequence[Outcome]
 ) -> tuple[OutcomeDocument, ...]:
-    """Insert the job's own entries for a run, then read all of its documents, in the order of n."""
+    """Insert the job's own entries for a run, then read all of its documents, in the order of n.
+
+    What the steps report of themselves may take more than one document.
+    """
     if outcomes:
-        document = OutcomeDocument(job_id, OutcomeKey(host, run, 0), tuple(outcomes))
-        await insert_at_first_free(storage, writer, document)
+        for part in parts((payload_size(outcome.value) + 64, outcome) for outcome in outcomes):
+            document = OutcomeDocument(job_id, OutcomeKey(host, run, 0), tuple(part))
+            await insert_at_first_free(storage, writer, document)
     return tuple(await writer.certain(lambda: storage.read_outcomes(job_id, host, run)))

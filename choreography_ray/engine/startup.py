@@ -18,7 +18,7 @@ from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.ports import Loaded, UserCode
 from choreography_ray.engine.rest import Desk
 from choreography_ray.engine.writes import JobWriter, Writer
-from choreography_ray.errors import ChoreographyError, NotStorable, StartJobReason, TooLarge
+from choreography_ray.errors import ChoreographyError, Fenced, NotStorable, StartJobReason, TooLarge
 from choreography_ray.job import StepDetails
 from choreography_ray.model import JobStatus, StepId
 from choreography_ray.records import (
@@ -42,6 +42,8 @@ SEGMENTS_AT_ONCE = 4
 """Segments of a plan that are written together."""
 READ_AHEAD = 4
 """Segments of a plan that are read before they are needed."""
+MAX_DETAILS = 16_384
+"""Characters that are kept of what `get_job_details` says."""
 
 
 class StartRefused(ChoreographyError):
@@ -136,7 +138,7 @@ class Startup:
 
     async def _details(self) -> str:
         try:
-            return str(await self._hooks.call("get_job_details"))
+            return str(await self._hooks.call("get_job_details"))[:MAX_DETAILS]
         except Exception as error:
             raise _unknown("get_job_details", error) from error
 
@@ -321,11 +323,11 @@ class Startup:
             await self._job.change(has_started_hook=True)
             await self._hooks.call("on_before_starting_job_steps")
             await self._hooks.call("on_before_dispatching_job_steps", False)
-        except ChoreographyError:
+            state = self._hooks.changed_state()
+        except Fenced:
             raise
         except Exception as error:
             raise _unknown("a start hook", error) from error
-        state = self._hooks.changed_state()
         if state is not None:
             await self._job.change(state=state)
 

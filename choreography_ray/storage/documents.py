@@ -62,7 +62,7 @@ from choreography_ray.storage.packing import (
     unpacked_attempts,
     unpacked_moments,
 )
-from choreography_ray.storage.sizes import check_size, checked_size, parts
+from choreography_ray.storage.sizes import check_job, check_size, checked_size, parts, payload_size
 
 Document = dict[str, Any]
 _T = TypeVar("_T")
@@ -218,6 +218,7 @@ _JOB_FIELDS = tuple(f.name for f in dataclasses.fields(JobDocument) if f.name !=
 
 def job_document(document: JobDocument) -> Document:
     """A whole job."""
+    check_job(document.job_id, payload_size(document.request), document.state)
     head = {"_id": address(document.job_id), "job": document.job_id, "schema_version": SCHEMA_VERSION}
     return head | job_fields(document, _JOB_FIELDS)
 

@@ -38,7 +38,7 @@ from choreography_ray.records import (
 )
 from choreography_ray.storage.packing import address, brief_of
 from choreography_ray.storage.protocol import JobFilter
-from choreography_ray.storage.sizes import MAX_PAYLOAD_BYTES, check_size
+from choreography_ray.storage.sizes import MAX_PAYLOAD_BYTES, check_job, check_size, payload_size
 
 _Kept = TypeVar("_Kept")
 
@@ -107,6 +107,7 @@ class MemoryStorage:
     async def insert_job(self, document: JobDocument) -> bool:
         there = self._documents.get(document.job_id)
         if there is None:
+            check_job(document.job_id, payload_size(document.request), document.state)
             self._documents[document.job_id] = _sealed_job(document)
             return True
         return there.created_at == document.created_at and there.save == 0 and there.fence >= document.fence

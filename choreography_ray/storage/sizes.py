@@ -35,6 +35,13 @@ def checked_size(what: str, payload: Payload) -> int:
     return check_size(what, payload_size(payload), MAX_PAYLOAD_BYTES)
 
 
+def check_job(job_id: str, request_bytes: int, state: Payload) -> None:
+    """Raise `TooLarge` when a job's document could not hold this state beside its request."""
+    check_size(f"job {job_id!r}: request", request_bytes, MAX_PAYLOAD_BYTES)
+    what = f"job {job_id!r}: state (beside a request of {request_bytes:,} bytes)"
+    check_size(what, payload_size(state), MAX_PAYLOAD_BYTES - request_bytes)
+
+
 def check_size(what: str, size: int, limit: int = MAX_DOCUMENT_BYTES) -> int:
     """Returns the size; raises `TooLarge` when it is over the limit."""
     if size > limit:
