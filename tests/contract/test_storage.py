@@ -111,6 +111,8 @@ def full_job() -> JobDocument:
         start_error="FAILED_STARTING_SOME_JOB_STEPS",
         start_details=("one", "two"),
         crashes=2,
+        owner=Owner("cluster", "actor", "worker", "node", 7, 5),
+        beats=3,
         actor_name="actor",
         runtime_env={"pip": ["x"]},
         keep_results=True,
