@@ -6,6 +6,7 @@ None, bool, int (64 bits), float, str, bytes, datetime, list and dict with harml
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
@@ -398,3 +399,15 @@ class JobBrief:
     is_background: bool = False
     is_stop_finalized: bool = False
     is_forced: bool = False
+    save: int = 0
+    beats: int = 0
+    cluster: str = ""
+    """Where its owner is."""
+
+
+def brief_of(document: JobDocument) -> JobBrief:
+    """A job's brief."""
+    same = {f.name for f in dataclasses.fields(JobBrief)} - {"has_plan", "cluster"}
+    own = {name: getattr(document, name) for name in same}
+    cluster = "" if document.owner is None else document.owner.cluster
+    return JobBrief(has_plan=document.plan is not None, cluster=cluster, **own)

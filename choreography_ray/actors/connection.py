@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from choreography_ray.actors.names import ray_namespace
@@ -34,4 +35,5 @@ async def load_stored_code(storage: JobStorage, writer: Writer, ref: CodeRef) ->
     captured = None
     if ref.digest:
         captured = await writer.certain(lambda: storage.read_code(ref.digest))
-    return load_code(ref, captured)
+    # It runs what stands at the top of the user's modules, for as long as that takes: not on the actor's loop [S14.3].
+    return await asyncio.to_thread(load_code, ref, captured)

@@ -227,6 +227,11 @@ class JobActor:
             report: ReportStart = await asyncio.shield(incarnation.started)
             return report
 
+    async def taken_over(self) -> None:
+        """Returns once this actor owns the job and has its code. Raises when it cannot."""
+        async with self._call() as incarnation:
+            await asyncio.shield(incarnation.taken_over)
+
     async def ended(self) -> JobStatus:
         """The status that the job ended with, once it is durable."""
         return await asyncio.shield(self._ended)

@@ -8,6 +8,7 @@ import re
 from choreography_ray.model import HostId, JobId
 
 THROTTLE = "throttle"
+SUPERVISOR = "supervisor"
 STORE = "store"
 JOB_PREFIX = "job/"
 

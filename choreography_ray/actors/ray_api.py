@@ -93,6 +93,11 @@ def call_on_node(node_id: str, function: Callable[..., T], *arguments: Any, time
     return value
 
 
+def actor_id_of(handle: Any) -> str:
+    """The id of the actor that a handle leads to."""
+    return str(handle._actor_id.hex())  # noqa: SLF001 - the only way that Ray has
+
+
 def live_nodes() -> dict[str, str]:
     """The nodes that Ray takes for alive: id to address. Blocks."""
     return {node["NodeID"]: node["NodeManagerAddress"] for node in _ray.nodes() if node["Alive"]}

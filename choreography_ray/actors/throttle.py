@@ -119,6 +119,12 @@ class ThrottleActor:
         cpus = maximum if maximum is not None else await self._tables.cluster_cpus()
         self._resolve(self._table.set_maximum(cpus, time.monotonic()))
 
+    async def silences(self) -> dict[str, float]:
+        """Seconds since each job's actor has spoken, by its name; nobody is silent before the throttle is ready."""
+        if not self._ready.is_set():
+            return {}
+        return {str(job): seconds for job, seconds in self._table.silences(time.monotonic()).items()}
+
     async def snapshot(self) -> dict[str, Any]:
         """The table for people."""
         await self._ready.wait()

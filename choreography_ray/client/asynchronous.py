@@ -16,8 +16,9 @@ from ray.exceptions import RayActorError, RayError
 
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.job import job_handle
-from choreography_ray.actors.names import THROTTLE, job_actor
+from choreography_ray.actors.names import SUPERVISOR, THROTTLE, job_actor
 from choreography_ray.actors.ray_api import find, here
+from choreography_ray.actors.supervisor import supervisor_handle
 from choreography_ray.actors.threads import ThreadedUserCode
 from choreography_ray.actors.throttle import throttle_handle
 from choreography_ray.authoring.checks import require_subclass
@@ -58,6 +59,8 @@ TRequest = TypeVar("TRequest", bound=BaseModel)
 
 POLL_SECONDS = 0.5
 """How often a start looks into the store while the job's actor cannot be asked."""
+SUPERVISOR_SECONDS = 2.0
+"""How long `connect` waits for a supervisor to be told: it looks by itself too, every few seconds."""
 DEFAULT_OPTIONS = JobsOptions()
 DEFAULT_CLUSTER = ClusterOptions()
 
@@ -124,11 +127,11 @@ class AsyncChoreography:
             await storage.open()
             client = cls(storage, connection, options, ray_cluster, store)
             if cluster.model_fields_set:
-                await storage.save_cluster_options(cluster)
+                await client._save_cluster_options(cluster)
             if ray_cluster is not None:
                 await client._prepare_cluster(cluster)
                 if resumes:
-                    await client._resume_interrupted()
+                    await client._supervise()
         except BaseException:
             if ray_cluster is not None:
                 ray_cluster.close()
@@ -142,15 +145,24 @@ class AsyncChoreography:
         if "max_parallel_steps" in cluster.model_fields_set:
             await throttle.set_maximum.remote(cluster.max_parallel_steps)
 
-    async def _resume_interrupted(self) -> None:
-        """Bring back jobs that no actor works on, oldest first [S10]."""
-        working = [status for status in JobStatus if status.is_interruptible]
-        found: list[JobDocument] = []
-        while page := await self._storage.list_jobs(JobFilter(statuses=working), skip=len(found)):
-            found += page
-        for document in reversed(found):
-            if document.plan is not None or document.is_background:
-                await asyncio.to_thread(job_handle, document.job_id, self._connection)
+    async def _save_cluster_options(self, changed: ClusterOptions) -> None:
+        """Explicit values hold for the namespace from now on; what they replace is logged [S15]."""
+        before = await self._storage.read_cluster_options()
+        await self._storage.save_cluster_options(changed)
+        for name in sorted(changed.model_fields_set):
+            if (was := getattr(before, name)) != (now := getattr(changed, name)):
+                log.warning("%s of namespace %r: %s, was %s", name, self._connection.namespace, now, was)
+
+    async def _supervise(self) -> None:
+        """Have the namespace's supervisor look after its jobs now [S10.4]."""
+        try:
+            supervisor = await asyncio.to_thread(find, SUPERVISOR, self._connection.ray_namespace)
+            async with asyncio.timeout(SUPERVISOR_SECONDS):
+                await supervisor.look.remote()
+        except ValueError:
+            await asyncio.to_thread(supervisor_handle, self._connection)  # it looks when it comes up
+        except (TimeoutError, RayError) as error:
+            log.info("the supervisor was not told to look: %s", error)
 
     async def __aenter__(self) -> Self:
         return self

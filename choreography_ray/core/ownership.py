@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from choreography_ray.records import JobDocument, Owner
+from choreography_ray.records import JobBrief, JobDocument, Owner
 
 CRASHED = "JOB_CRASHED"
 """Why a job is `FAILED` whose process died again and again."""
@@ -50,9 +50,9 @@ Sign = tuple[int, int, int]
 """What changes while an owner lives: fence, save and beats."""
 
 
-def sign_of(document: JobDocument) -> Sign:
+def sign_of(job: JobDocument | JobBrief) -> Sign:
     """The owner's latest sign of life."""
-    return document.fence, document.save, document.beats
+    return job.fence, job.save, job.beats
 
 
 class Verdict(Enum):

@@ -53,6 +53,8 @@ class _Account:
     parked_at: float = -inf
     left_at: float | None = None
     has_restated: bool = False
+    heard_at: float = -inf
+    """When the actor's present process last spoke, or the actor was first listed."""
 
 
 @dataclass(slots=True)
@@ -108,9 +110,11 @@ class SlotTable:
 
     def receive(self, exchange: Exchange, is_current: bool, now: float) -> Replies:
         """Take a job's statement. `is_current`: the sender is the actor's present worker in Ray's worker table."""
+        account = self._accounts.get(exchange.job)
+        if account is not None and is_current and account.actor == exchange.actor:
+            account.heard_at = now
         if exchange.boot != self.boot:
             return [(exchange.key, Restate(self.boot))]
-        account = self._accounts.get(exchange.job)
         if account is None or not self._may_speak(account, exchange, is_current):
             return [(exchange.key, FencedReply(exchange.n))]
         if self._is_out_of_date(account, exchange):
@@ -137,7 +141,7 @@ class SlotTable:
         self._asked = asked
         replies: Replies = []
         for job, actor in listed.items():
-            replies += self._keep_listed(job, actor)
+            replies += self._keep_listed(job, actor, now)
         for job in self._accounts.keys() - listed.keys():
             replies += self._keep_unlisted(job, now)
         return replies + self._proceed(now)
@@ -160,6 +164,12 @@ class SlotTable:
         """When `tick` has something to do, on the clock of `now`; None while nobody is parked."""
         parked = [account.parked_at for account in self._accounts.values() if account.parked is not None]
         return min(parked) + self.lease / 3 if parked else None
+
+    def silences(self, now: float) -> dict[JobId, float]:
+        """Seconds since each listed job's actor has spoken, or was first listed: a healthy one speaks every third of
+        a lease, whatever it does [S10.4].
+        """
+        return {job: now - account.heard_at for job, account in self._accounts.items() if account.left_at is None}
 
     def snapshot(self, now: float) -> ThrottleView:
         """What people want to see of the table."""
@@ -197,11 +207,13 @@ class SlotTable:
     def _begin_turn(self, account: _Account, now: float) -> None:
         account.turn, account.wants_since = next(self._turns), now
 
-    def _keep_listed(self, job: JobId, actor: str) -> Replies:
+    def _keep_listed(self, job: JobId, actor: str, now: float) -> Replies:
         account = self._accounts.get(job)
         if account is None:
-            self._accounts[job] = _Account(actor)
+            self._accounts[job] = _Account(actor, heard_at=now)
             return []
+        if account.left_at is not None or account.actor != actor:
+            account.heard_at = now
         account.left_at = None
         if account.actor == actor:
             return []

@@ -15,6 +15,7 @@ from choreography_ray.core.job_machine import JobMachine
 from choreography_ray.core.ledger import Ledger
 from choreography_ray.core.ownership import CRASHED, describe_crashes
 from choreography_ray.core.situation import JobRules
+from choreography_ray.core.slot_messages import Held
 from choreography_ray.core.slots import JobSlots
 from choreography_ray.engine.admission import is_asked
 from choreography_ray.engine.confirmation import Confirmation, Question
@@ -101,6 +102,8 @@ class Incarnation:
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[ReportStart] = self.loop.create_future()
         """What there is to say about the start; every caller of `start` waits for it."""
+        self.taken_over: asyncio.Future[None] = self.loop.create_future()
+        """Done once this incarnation owns the job and has its code."""
 
     # What hooks see of it: `JobRuntime`.
 
@@ -198,14 +201,19 @@ class Incarnation:
             if self._voice is not None:
                 self._voice.end()
             self._confirmation.close()
+            if not self.taken_over.done():
+                self.taken_over.set_exception(self._over)
+                self.taken_over.exception()  # nobody may wait for it
             self._close_start()
 
     async def _take_over_and_live(self) -> JobStatus:
         document = await self._take_over()
         if document.is_broken:
+            self.taken_over.set_result(None)
             status = await self._live_without_code(document)
         else:
             code = await self._load_code(document.code)
+            self.taken_over.set_result(None)
             hooks = Hooks(code, self, document, self._user)
             self._begin(hooks)
             try:
@@ -242,8 +250,8 @@ class Incarnation:
         self._job = JobWriter(document, self._storage, self._clock, self._writer)
         self._slots = JobSlots(self.job_id, self._me.actor, document.fence, self._lease_seconds)
         self._voice = Voice(self._slots, self._speak, self._clock)
-        if document.is_cleared or document.status in _UNASSIGNED:
-            self._voice.begin()
+        # Whatever it does next may take long, and a job actor that says nothing is taken for stuck [S10.4].
+        self._voice.begin(await self._assigned(document))
         return document
 
     async def _live_without_code(self, document: JobDocument) -> JobStatus:
@@ -258,8 +266,16 @@ class Incarnation:
             ledger = await read_ledger(self._storage, self._writer, document)
             if ledger is not None:
                 return await self._run_steps(ledger, None)
-        self._voice.begin()  # without a ledger nothing can be assigned
         return await self._rest.serve() or document.status
+
+    async def _assigned(self, document: JobDocument) -> list[Held]:
+        """The runs that hold slots, as far as the ledger tells."""
+        plan = document.plan
+        if plan is None or document.is_cleared or document.status in _UNASSIGNED:
+            return []
+        segments = await self._writer.certain(lambda: self._storage.read_ledger(self.job_id, plan.fence))
+        groups = {group.run: group for segment in segments for group in segment.groups}
+        return [Held(group.host, group.run, group.width) for group in groups.values()]
 
     async def _give_up(self, document: JobDocument) -> None:
         assert self._job is not None
@@ -327,8 +343,6 @@ class Incarnation:
         document = self._job.document
         if document.has_started_hook and not document.is_cleared and await startup.is_prepared():
             return await self._run_steps(await startup.prepare(), code)
-        if self._voice is not None:
-            self._voice.begin()  # without a ledger nothing can be assigned
         while True:
             status = await self._rest.serve()
             if status is not None:

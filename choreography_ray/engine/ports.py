@@ -5,14 +5,15 @@ The fifth port is `storage.protocol.JobStorage`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from choreography_ray.core.instant import Instant
 from choreography_ray.core.slot_messages import Exchange
+from choreography_ray.core.supervising import ListedActor
 from choreography_ray.job import Job
-from choreography_ray.model import HostId, StepId
+from choreography_ray.model import HostId, JobId, StepId
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import CodeRef, Group, OutcomeDocument, Payload, Run, StepKind
 
@@ -124,6 +125,35 @@ class HostsPort(Protocol):
 
     def inspect(self, groups: Sequence[Group]) -> None:
         """After recovery: adopt what has begun (`HostCameUp`), end the rest (`HostDied`, once confirmed)."""
+        ...
+
+
+class JobActors(Protocol):
+    """The actors of all jobs of a namespace, as the supervisor sees them. Calls raise when nobody answers."""
+
+    @property
+    def cluster(self) -> str:
+        """The id of the cluster that they are in."""
+        ...
+
+    def name(self, job_id: JobId) -> str:
+        """How a job's actor is listed."""
+        ...
+
+    async def listed(self) -> Mapping[str, ListedActor]:
+        """Every actor of a job that the GCS runs, or will run by itself, by its name."""
+        ...
+
+    async def revive(self, job_id: JobId) -> None:
+        """Make the job's actor if there is none; returns once it has taken the job over, raises when it cannot."""
+        ...
+
+    async def end(self, job_id: JobId, actor_id: str) -> None:
+        """End the job's actor for good, if it is this one. One that is gone is no error."""
+        ...
+
+    async def silences(self) -> Mapping[str, float]:
+        """Seconds since the throttle has heard of each actor of a job that it knows, by its name."""
         ...
 
 

@@ -1,16 +1,17 @@
-"""What a job says to the throttle while it has no machine: that it holds nothing [S5.7].
+"""What a job says to the throttle while it has no machine: what its ledger shows as assigned [S5.7].
 
 A throttle that was rebuilt waits for every job actor that Ray lists, and takes a new actor of a job for the holder of
-what the last one held until it has spoken. So one that prepares for long, or only rests, must speak too.
+what the last one held until it has spoken. And one that says nothing for a lease is taken for stuck [S10.4]. So one
+that loads its code or prepares for long, or only rests, must speak too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
-from choreography_ray.core.slot_messages import Exchange, Reply
+from choreography_ray.core.slot_messages import Exchange, Held, Reply
 from choreography_ray.core.slots import JobSlots
 from choreography_ray.engine.ports import Clock
 
@@ -29,10 +30,10 @@ class Voice:
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        """State that nothing is held, again and again."""
+    def begin(self, held: Iterable[Held]) -> None:
+        """State what is held, again and again."""
         if self._speak is not None and self._task is None:
-            self._slots.restore(())
+            self._slots.restore(held)
             self._task = asyncio.get_running_loop().create_task(self._live(self._speak))
 
     def end(self) -> None:

@@ -235,8 +235,8 @@ def as_job(stored: Document) -> JobDocument:
     return JobDocument(job_id=JobId(stored["job"]), **read)
 
 
-_BRIEF_FIELDS = tuple(f.name for f in dataclasses.fields(JobBrief) if f.name not in {"job_id", "has_plan"})
-BRIEF = dict.fromkeys(("job", "plan.fence", *_BRIEF_FIELDS), 1)
+_BRIEF_FIELDS = tuple(f.name for f in dataclasses.fields(JobBrief) if f.name not in {"job_id", "has_plan", "cluster"})
+BRIEF = dict.fromkeys(("job", "plan.fence", "owner.cluster", *_BRIEF_FIELDS), 1)
 """What is read of a job for its brief."""
 
 
@@ -244,7 +244,9 @@ def as_brief(stored: Document) -> JobBrief:
     """A job's brief, from what `BRIEF` names."""
     known = known_fields(JobBrief, stored)
     read = {name: _JOB_FORMS[name][1](value) if name in _JOB_FORMS else value for name, value in known.items()}
-    return JobBrief(JobId(stored["job"]), has_plan=stored.get("plan") is not None, **read)
+    owner: Document = stored.get("owner") or {}
+    cluster = str(owner.get("cluster", ""))
+    return JobBrief(JobId(stored["job"]), has_plan=stored.get("plan") is not None, cluster=cluster, **read)
 
 
 def removed_document(document: JobDocument) -> Document:

@@ -35,8 +35,9 @@ from choreography_ray.records import (
     Run,
     StepDocument,
     StepKind,
+    brief_of,
 )
-from choreography_ray.storage.packing import address, brief_of
+from choreography_ray.storage.packing import address
 from choreography_ray.storage.protocol import JobFilter
 from choreography_ray.storage.sizes import MAX_PAYLOAD_BYTES, check_job, check_size, payload_size
 
@@ -487,8 +488,8 @@ def _oldest_first(found: Iterable[JobDocument], after: JobBrief | None, take: in
     return [brief for brief in briefs if after is None or _age(brief) > _age(after)][:take]
 
 
-def _age(brief: JobBrief) -> tuple[datetime, JobId]:
-    return brief.created_at, brief.job_id
+def _age(brief: JobBrief) -> tuple[datetime, str]:
+    return brief.created_at, address(brief.job_id)
 
 
 def _between(kept: dict[int, _Kept], begin: int, end: int) -> list[_Kept]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from choreography_ray.errors import NotStorable
-from choreography_ray.records import JobBrief, JobDocument, Run
+from choreography_ray.records import Run
 
 
 def address(*places: str | int) -> str:
@@ -88,12 +88,6 @@ def stored_run(run: Run) -> list[int]:
 def as_run(stored: Sequence[int]) -> Run:
     """A run that was stored; bson's own class of 64-bit integers ends here."""
     return Run(int(stored[0]), int(stored[1]))
-
-
-def brief_of(document: JobDocument) -> JobBrief:
-    """A job's brief."""
-    own = {f.name: getattr(document, f.name) for f in dataclasses.fields(JobBrief) if f.name != "has_plan"}
-    return JobBrief(has_plan=document.plan is not None, **own)
 
 
 def known_fields(cls: type, stored: dict[str, Any]) -> dict[str, Any]:

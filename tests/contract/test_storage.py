@@ -233,6 +233,9 @@ def brief(document: JobDocument) -> JobBrief:
         document.is_background,
         document.is_stop_finalized,
         document.is_forced,
+        document.save,
+        document.beats,
+        "" if document.owner is None else document.owner.cluster,
     )
 
 
@@ -249,6 +252,8 @@ async def test_unfinished_jobs_come_oldest_first_in_pages(storage: JobStorage) -
                 plan=PlanRef(5, 1, 1) if is_finalized else None,
                 is_background=n % 2 == 0,
                 is_forced=n % 3 == 0,
+                beats=n,
+                owner=Owner("here") if n % 2 else None,
             )
             jobs.append(made)
             await storage.insert_job(made)

@@ -232,6 +232,15 @@ class SimJob:
         victim.kill()
         self._replace(victim)
 
+    def end_for_good(self) -> None:
+        """Somebody has Ray end it, without a restart. A process that is cut off does not hear of it until it wakes."""
+        process, self.current, self.process = self.process, None, None
+        self.is_over = True
+        if process is not None and process.is_reachable:
+            process.kill()
+        elif process is not None:
+            self.zombies.append(process)
+
     def cut(self, process: Process, seconds: float, noticed_after: float, *, with_hosts: bool = False) -> None:
         """It is cut off; if that lasts until it is noticed, Ray makes a successor, and the old one wakes beside it."""
         if process is not self.process or self.is_over:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from choreography_ray.engine.rest import Request
-from choreography_ray.errors import Fenced
+from choreography_ray.errors import Fenced, JobNotFound
 from choreography_ray.model import JobStatus
 from tests.simulation.actors import SimJob
 
@@ -24,7 +24,7 @@ async def ask(job: SimJob, what: Request) -> str | int:
         try:
             await job.world.hop()
             return await process.call(current.request(what))
-        except (Fenced, ConnectionError):
+        except (Fenced, JobNotFound, ConnectionError):
             await asyncio.sleep(0.1)
 
 
@@ -32,6 +32,8 @@ def revive(job: SimJob) -> None:
     """The client makes an actor for a job that has none."""
     job.is_over = False
     job.actor += "'"  # a new actor, with an id of its own: what the one before still says is not its word
+    if job.ended.done():
+        job.ended.exception()  # what kept the one before from going on was nobody's question
     job.ended = asyncio.get_running_loop().create_future()
     job.live()
 

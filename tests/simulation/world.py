@@ -189,8 +189,11 @@ class World:
 
     def codes(self, job_id: JobId) -> bytes:
         """The ledger as stored."""
-        segments = self.store._job(job_id).ledger
-        return b"".join(segment.codes for _, segment in sorted(segments.items()))
+        document = self.store._documents.get(job_id)
+        if document is None or document.plan is None:
+            return b""
+        segments = sorted(self.store._job(job_id).ledger.items())
+        return b"".join(segment.codes for (plan, _), segment in segments if plan == document.plan.fence)
 
     # Starting and waiting.
 
@@ -256,6 +259,15 @@ class World:
             self.table = SlotTable(self.boots, self.slots, LEASE, MARGIN, now, is_first=self.boots == 1)
             self.spawn(self._observe(self.table))
         return self.table
+
+    def black_out(self) -> None:
+        """Head and nodes are gone, and a new cluster knows of no actor; what is stored is all there is."""
+        for job in self.jobs.values():
+            if not job.is_over:
+                job.end_for_good()
+        for host in list(self.hosts.values()):
+            host.die(is_charged=False)
+        self.kill_throttle(0.0)
 
     def kill_throttle(self, seconds: float) -> None:
         """It comes back after some seconds, and remembers nothing."""
