@@ -1,11 +1,10 @@
-"""Everything that can be set: options of jobs, options of a namespace's cluster, and settings from the environment."""
+"""Everything that can be set: options of jobs, and options of a namespace's cluster."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 def _s(seconds: float) -> timedelta:
@@ -97,18 +96,3 @@ class ClusterOptions(BaseModel):
     def lease_margin(self) -> timedelta:
         """What an observer adds to a lease before it takes its end for granted: a tenth [S10.2]."""
         return self.step_lease_timeout / 10
-
-
-class Settings(BaseSettings):
-    """What the environment says [S15]. Ray's own `RAY_ADDRESS` is read by Ray."""
-
-    model_config = SettingsConfigDict(env_prefix="CHOREOGRAPHY_", extra="ignore")
-
-    mongo_url: str | None = None
-    """Where the state is kept. None: the embedded store."""
-    namespace: str = "default"
-    """The choreography namespace: one database, one throttle."""
-    signing_key: str | None = Field(default=None, repr=False)
-    """Key that captured code is signed with [S13]."""
-    data_directory: str = ".choreography"
-    """Where the embedded store keeps its data."""

@@ -18,7 +18,7 @@ from choreography_ray.cli import local_cluster
 from choreography_ray.cli.connection import Connection
 from choreography_ray.cli.output import ExitCode, show, show_json
 from choreography_ray.model import Frozen
-from choreography_ray.options import Settings
+from choreography_ray.settings import Settings
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 

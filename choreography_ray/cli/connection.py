@@ -11,7 +11,7 @@ import typer
 
 from choreography_ray.cli import local_cluster
 from choreography_ray.cli.output import BadInput
-from choreography_ray.options import Settings
+from choreography_ray.settings import Settings
 
 if TYPE_CHECKING:
     from choreography_ray.client import Choreography

@@ -47,9 +47,10 @@ from choreography_ray.model import (
     JobRecord,
     JobStatus,
 )
-from choreography_ray.options import ClusterOptions, JobsOptions, Settings
+from choreography_ray.options import ClusterOptions, JobsOptions
 from choreography_ray.progress import record_of
 from choreography_ray.records import CodeRef, JobDocument, Owner
+from choreography_ray.settings import Settings
 from choreography_ray.storage.mongo import MongoStorage, database_name
 from choreography_ray.storage.protocol import JobFilter, JobStorage
 

@@ -38,7 +38,8 @@ from choreography_ray.model import (
     StepRecord,
     Verification,
 )
-from choreography_ray.options import ClusterOptions, JobsOptions, Settings
+from choreography_ray.options import ClusterOptions, JobsOptions
+from choreography_ray.settings import Settings
 
 T = TypeVar("T")
 TRequest = TypeVar("TRequest", bound=BaseModel)

@@ -23,7 +23,6 @@ from choreography_ray.code.fingerprint import fingerprint
 from choreography_ray.code.ownership import defined_classes, is_installed, owners_of, user_modules
 from choreography_ray.errors import InvalidJobType, UnknownJobType
 from choreography_ray.job import Job, label_of
-from choreography_ray.options import Settings
 from choreography_ray.records import CodeRef
 from choreography_ray.step import JobStep
 
@@ -93,7 +92,7 @@ def _captured(
 ) -> tuple[CodeRef, bytes]:
     types = {**types, **defined_classes(modules.values()), type_reference(job_class): job_class}
     bundle, payload = capture(type_reference(job_class), types, modules)
-    key = Settings().signing_key
+    key = _signing_key()
     digest = _digest((bundle.job, bundle.types, bundle.members), modules, key)
     header = {"format": _FORMAT, "sha256": hashlib.sha256(payload).hexdigest(), "signature": ""}
     unsigned = CodeRef(job_class.__module__, job_class.__qualname__, digest, PYTHON)
@@ -107,6 +106,12 @@ def _captured(
     return ref, json.dumps(header).encode() + b"\n" + payload
 
 
+def _signing_key() -> str | None:
+    from choreography_ray.settings import Settings  # here: a host whose code is installed starts without it
+
+    return Settings().signing_key
+
+
 def load_code(ref: CodeRef, captured: bytes | None = None) -> LoadedCode:
     """The code that a record points at; the same object for the same reference in one process.
 
@@ -114,7 +119,7 @@ def load_code(ref: CodeRef, captured: bytes | None = None) -> LoadedCode:
     not signed with it is not even unpickled.
     """
     with _lock:
-        key = Settings().signing_key if ref.digest else None
+        key = _signing_key() if ref.digest else None
         if key and not hmac.compare_digest(ref.signature, _sign_ref(key, ref)):
             raise UnknownJobType(_title(ref), "the record's reference to its code is not signed with this signing key")
         if (known := _loaded.get(ref)) is None:
