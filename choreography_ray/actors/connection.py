@@ -26,7 +26,7 @@ class Connection:
         return ray_namespace(self.namespace)
 
     def storage(self) -> JobStorage:
-        """A store of its own for the calling process; `open` it first."""
+        """A store of its own for the calling process."""
         return MongoStorage(self.mongo_url, self.namespace)
 
 

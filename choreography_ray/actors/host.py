@@ -89,7 +89,6 @@ class HostActor:
         storage = connection.storage()
         clock = SystemClock()
         writer = Writer(clock)
-        await writer.certain(storage.open)
         # What cannot be loaded here fails the constructor, and so the start: Ray tells the job actor why [S4.4].
         loaded = await load_stored_code(storage, writer, code)
 

@@ -126,7 +126,6 @@ class JobActor:
         storage = self._storage
         clock = SystemClock()
         writer = Writer(clock)
-        await writer.certain(storage.open)
         options = await writer.certain(storage.read_cluster_options)
         lease = options.step_lease_timeout.total_seconds()
         margin = options.lease_margin.total_seconds()

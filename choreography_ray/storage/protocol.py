@@ -53,7 +53,10 @@ class JobStorage(Protocol):
     """Where the jobs of one choreography namespace are kept."""
 
     async def open(self) -> None:
-        """Connect and make sure that the indexes exist. Raises `StorageUnavailable`."""
+        """Connect and make sure that the indexes exist. Raises `StorageUnavailable`.
+
+        Whoever connects to a namespace does it first. The actors that then work there need not, and start the faster.
+        """
         ...
 
     async def close(self) -> None:
