@@ -50,18 +50,18 @@ class Running:
         await_true(lambda: len(found()) >= count, PATIENCE, "work goes on")
         return found()[count - 1].at - since
 
-    def until_begun_again(self, steps: set[str], since: float) -> float:
-        """Seconds until each of these steps has begun again."""
+    def until_resumed(self, steps: set[str], since: float) -> float:
+        """Seconds until each of these steps has begun again, or has ended after all."""
 
-        def begun() -> dict[str, float]:
+        def resumed() -> dict[str, float]:
             seen: dict[str, float] = {}
-            for m in self.witness.marks("begin", job=self.job_id):
+            for m in self.witness.marks("begin", "told", job=self.job_id):
                 if m.at > since and m.step in steps:
                     seen.setdefault(m.step, m.at)
             return seen
 
-        await_true(lambda: len(begun()) == len(steps), PATIENCE, f"{sorted(steps)} begin again")
-        return max(begun().values(), default=since) - since
+        await_true(lambda: len(resumed()) == len(steps), PATIENCE, f"{sorted(steps)} go on")
+        return max(resumed().values(), default=since) - since
 
     def workers(self) -> dict[int, str]:
         """Which step each host's process is at work on."""
@@ -99,7 +99,7 @@ def host_dies(job: Running) -> float:
     host = next(each for each in job.cluster.processes(HOST) if each.pid == pid)
     since = now()
     host.kill()
-    return job.until_begun_again({step}, since)
+    return job.until_resumed({step}, since)
 
 
 def job_actor_dies(job: Running) -> float:
@@ -152,22 +152,22 @@ def node_dies(job: Running) -> float:
     steps = {step for pid, step in job.workers().items() if pid in here}
     since = now()
     job.cluster.kill_node(node)
-    return job.until_begun_again(steps, since)
+    return job.until_resumed(steps, since)
 
 
 def raylet_dies(job: Running) -> float:
-    """kill -9 of a raylet alone: until the steps that its node worked on have begun again."""
+    """kill -9 of a raylet alone: until the steps that its node worked on have ended or begun again."""
     node = job.cluster.raylets[-1]
     here = {each.pid for each in job.cluster.processes(HOST, raylet=node)}
     steps = {step for pid, step in job.workers().items() if pid in here}
     since = now()
     node.kill()
     node.await_end()
-    return job.until_begun_again(steps, since)
+    return job.until_resumed(steps, since)
 
 
 def node_hangs(job: Running, seconds: float) -> float:
-    """SIGSTOP of every process of a node, then SIGCONT: until the steps that it worked on are told."""
+    """SIGSTOP of every process of a node, then SIGCONT: until its steps go on."""
     node = job.cluster.raylets[-1]
     here = {each.pid for each in job.cluster.processes(HOST, raylet=node)}
     steps = {step for pid, step in job.workers().items() if pid in here}
@@ -176,9 +176,7 @@ def node_hangs(job: Running, seconds: float) -> float:
     time.sleep(seconds)
     for each in stopped:
         each.send(signal.SIGCONT)
-    job.until(lambda m: m.event == "told" and m.step in steps, since, len(steps))
-    told = {m.step: m.at for m in reversed(job.witness.marks("told", job=job.job_id)) if m.at > since}
-    return max((told[step] for step in steps), default=since) - since
+    return job.until_resumed(steps, since)
 
 
 def raylet_hangs(job: Running, seconds: float = 20.0) -> float:
