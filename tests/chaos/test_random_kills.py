@@ -16,7 +16,7 @@ from tests.chaos.processes import await_true
 
 pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.timeout(600)]
 
-JOBS = 40
+JOBS = 40 if os.environ.get("CHAOS_FULL") else 8
 KILLS = 10
 """At least so many in each job."""
 
