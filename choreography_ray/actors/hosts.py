@@ -50,7 +50,7 @@ class _Host:
     is_withdrawn: bool = False
     is_killed: bool = False
     is_given_up: bool = False
-    """Ray takes it for dead, or it is not adopted: it gets no lease any more, as nothing else may reach it."""
+    """Ray takes it for dead, it is not adopted, or to be ended: it gets no lease, as nothing else may reach it."""
     answered_at: float = -math.inf
     """When this incarnation last renewed its lease: nobody may take it for dead by silence before that has run out."""
     was_seen_dead: bool = False
@@ -105,7 +105,7 @@ class RayHosts:
         """See `engine.ports.HostsPort`."""
         known = self._hosts.get(host)
         if known is not None:
-            known.is_killed = True
+            known.is_killed = known.is_given_up = True
             self._spawn(self._kill_for_certain(host, known, grace))
 
     def inspect(self, groups: Sequence[Group]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from choreography_ray.actors.clean import create_cleanly
 from choreography_ray.actors.connection import Connection
@@ -21,6 +23,8 @@ from choreography_ray.engine.writes import Writer
 from choreography_ray.model import JobId
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 OBSERVE_SECONDS = 1.0
 LISTED_STATES = ("ALIVE", "RESTARTING")
@@ -45,19 +49,26 @@ class ThrottleActor:
         self._life = asyncio.get_running_loop().create_task(self._live())
 
     async def _live(self) -> None:
+        try:
+            await self._serve()
+        except Exception:
+            log.exception("this process of the throttle ends")
+            os._exit(1)  # Ray makes a new one; a throttle that only waits would hold up every job
+
+    async def _serve(self) -> None:
         storage = self._connection.storage()
         writer = Writer(SystemClock())
         await writer.certain(storage.open)
         boot = await writer.certain(lambda: storage.next_number("throttle"))
         options = await writer.certain(storage.read_cluster_options)
         self._maximum = options.max_parallel_steps
-        maximum = self._maximum if self._maximum is not None else await self._tables.cluster_cpus()
+        maximum = self._maximum if self._maximum is not None else await self._told(self._tables.cluster_cpus)
         lease, margin = options.step_lease_timeout.total_seconds(), options.lease_margin.total_seconds()
         # A boot number above 1 may mean a cluster that is gone: nobody can hold a slot of this one if Ray knows no
         # earlier throttle and no job actor of it.
-        is_first = not here().is_restarted and not await self._others()
+        is_first = not here().is_restarted and not await self._told(self._others)
         self._table = SlotTable(boot, maximum, lease, margin, time.monotonic(), is_first=is_first)
-        await self._observe()
+        await self._told(self._observe)
         self._ready.set()
         while True:
             await asyncio.sleep(OBSERVE_SECONDS)
@@ -67,6 +78,15 @@ class ThrottleActor:
             except Exception as error:  # noqa: BLE001 - a GCS that does not answer says nothing: ask again
                 log.info("the GCS did not answer: %s", error)
             self._resolve(self._table.tick(time.monotonic()))
+
+    async def _told(self, question: Callable[[], Awaitable[T]]) -> T:
+        """What the GCS says, once it answers."""
+        while True:
+            try:
+                return await question()
+            except Exception as error:  # noqa: BLE001 - a GCS that does not answer says nothing: ask again
+                log.info("the GCS did not answer: %s", error)
+                await asyncio.sleep(OBSERVE_SECONDS)
 
     async def _others(self) -> list[ActorInfo]:
         me = here().actor_id
