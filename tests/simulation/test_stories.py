@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from choreography_ray.errors import Fenced
 from choreography_ray.model import JobId, JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.storage.memory import MemoryStorage
@@ -147,3 +148,22 @@ def test_a_cut_off_job_actor_ends_no_host_when_it_learns_that_it_is_replaced() -
 
     run(story())
     assert sum(what == "begin" for _, what, _ in world.marks) == len(pieces)
+
+
+def test_a_start_whose_job_actor_is_fenced_is_answered_by_the_next_one() -> None:
+    """Somebody raises the fence once the plan is saved: this actor must end, and the start that waits goes on."""
+
+    async def story(world: World) -> None:
+        Work.world = world
+        job = await world.start(Pieces, batch([Piece(key=str(i)) for i in range(5)]))
+        while (document := await world.store.read_job(JobId("job"))) is None or document.plan is None:
+            await asyncio.sleep(0.001)
+        first = job.current
+        assert first is not None
+        assert not first.started.done()
+        assert await world.store.raise_fence(JobId("job"), document.fence, document.fence + 1)
+        await job.ended
+        assert isinstance(first.started.exception(), Fenced)
+        assert (await job.started).error == ""
+
+    run(story(World()))
