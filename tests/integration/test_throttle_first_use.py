@@ -1,4 +1,4 @@
-"""Is there one throttle, however many need it first [P5]?"""
+"""Is there one throttle, and one supervisor, however many need them first [P5]?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import ray
 from ray._private.state import actors
 
 from choreography_ray import Choreography, ClusterOptions
-from choreography_ray.actors.names import THROTTLE
+from choreography_ray.actors.names import SUPERVISOR, THROTTLE
 from tests.integration.conftest import only_here
 from tests.integration.jobs import await_true
 
@@ -43,6 +43,11 @@ with ThreadPoolExecutor(threads) as pool:
 """
 
 
+def states(name: str) -> list[str]:
+    """Of every actor that ever had the name."""
+    return [each["State"] for each in actors().values() if each["Name"] == name]
+
+
 def test_32_first_users_of_a_fresh_cluster_make_one_throttle(tmp_path: Path) -> None:
     """Four drivers of eight threads connect at one moment, to a cluster that has no throttle and no store yet."""
     with only_here(tmp_path / "store"):
@@ -64,7 +69,8 @@ def test_32_first_users_of_a_fresh_cluster_make_one_throttle(tmp_path: Path) -> 
             assert len(snapshots) == PROCESSES * THREADS
             assert {snapshot["boot"] for snapshot in snapshots} == {1}
             assert len({snapshot["maximum"] for snapshot in snapshots}) == 1
-            assert [each["State"] for each in actors().values() if each["Name"] == THROTTLE] == ["ALIVE"]
+            for service in (THROTTLE, SUPERVISOR):
+                await_true(lambda name=service: states(name) == ["ALIVE"], 60, f"one {service} lives")
             with Choreography.connect(cluster=ClusterOptions(max_parallel_steps=5)) as client:
                 throttle = client.throttle()
             assert throttle is not None
