@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from choreography_ray.core.supervising import FIRST_DELAY
+from choreography_ray.engine import supervisor as engine
 from choreography_ray.engine.rest import RequestKind
 from choreography_ray.engine.supervisor import SWEEP_AFTER
 from choreography_ray.engine.taking import give_status, take_over
 from choreography_ray.errors import UnknownJobType
 from choreography_ray.model import JobId, JobStatus
 from choreography_ray.options import ClusterOptions, JobsOptions
-from choreography_ray.records import JobBrief, LedgerSegment, PreparedSegment
+from choreography_ray.records import JobBrief, JobDocument, LedgerSegment, PreparedSegment
+from choreography_ray.storage.memory import MemoryStorage
+from choreography_ray.storage.protocol import JobStorage
 from tests.simulation.actors import SimJob
 from tests.simulation.check import check_end, check_world
 from tests.simulation.control import ask
 from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Pieces, SilentPieces, Work, batch
 from tests.simulation.loop import run
-from tests.simulation.supervisor import SimSupervisor
+from tests.simulation.supervisor import SimJobActors, SimSupervisor
 from tests.simulation.world import LEASE, MARGIN, World
 
 DONE = JobStatus.COMPLETED_SUCCESSFULLY
@@ -493,7 +497,22 @@ async def retry_at(after: float) -> bool:
     return False
 
 
-def test_retention_and_a_retry_of_failed_steps_race_and_one_of_them_wins_whole() -> None:
+def see_no_actor(patch: pytest.MonkeyPatch) -> None:
+    """The list of actors is out of date whenever it is asked for."""
+
+    async def listed(self: SimJobActors) -> dict[str, Any]:
+        return {}
+
+    patch.setattr(SimJobActors, "listed", listed)
+
+
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_retention_and_a_retry_of_failed_steps_race_and_one_of_them_wins_whole(
+    monkeypatch: pytest.MonkeyPatch, is_blind: bool
+) -> None:
+    """Whether the list of actors tells of the retry or not: what decides is the fence."""
+    if is_blind:
+        see_no_actor(monkeypatch)
     won = [run(retry_at(n * 0.0004)) for n in range(60)]
     assert 0 < sum(won) < len(won)
 
@@ -548,3 +567,80 @@ def test_a_brief_says_what_the_document_says() -> None:
         assert brief == JobBrief(JobId("job"), JobStatus.PREPARING_JOB, document.created_at, document.updated_at)
 
     run(story())
+
+
+# The test of the tests.
+
+
+def clears_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
+    """Also what a later job of the id has."""
+    clear = MemoryStorage.clear_job
+
+    async def clear_all(self: MemoryStorage, job_id: JobId, fence: int, **kept: bool) -> None:
+        await clear(self, job_id, 2**62, **kept)
+
+    patch.setattr(MemoryStorage, "clear_job", clear_all)
+
+
+def deletes_whoever_has_the_id(patch: pytest.MonkeyPatch) -> None:
+    """Also a later job."""
+
+    async def delete(self: MemoryStorage, document: JobDocument) -> None:
+        self._documents.pop(document.job_id, None)
+
+    patch.setattr(MemoryStorage, "delete_job", delete)
+
+
+def deletes_the_document_first(patch: pytest.MonkeyPatch) -> None:
+    """What a crash leaves then is found by nobody."""
+
+    async def delete(storage: JobStorage, document: JobDocument) -> None:
+        await storage.delete_job(document)
+        await storage.clear_job(document.job_id, document.fence, keep_results=False)
+
+    patch.setattr(engine, "delete_taken", delete)
+
+
+def deletes_what_it_did_not_take(patch: pytest.MonkeyPatch) -> None:
+    """A job that somebody took up after it was found old."""
+    see_no_actor(patch)
+
+    async def take(storage: JobStorage, job_id: JobId, known_fence: int) -> JobDocument | None:
+        document = await storage.read_job(job_id)
+        if document is None:
+            return None
+        return replace(document, status=DONE)
+
+    async def give(storage: JobStorage, document: JobDocument, *_: Any, **__: Any) -> JobDocument:
+        return document
+
+    patch.setattr(engine, "take_over", take)
+    patch.setattr(engine, "give_status", give)
+
+
+WAKES = [Fault(at, Cut.BEFORE, kills=False, isolates=True) for at in range(16)]
+
+
+@pytest.mark.parametrize(
+    ("plant", "story", "moments"),
+    [
+        (clears_whatever_is_there, clean_beside, WAKES),
+        (deletes_whoever_has_the_id, clean_beside, WAKES),
+        (deletes_the_document_first, clean_over, [Fault(at, Cut.AFTER, kills=True) for at in range(16)]),
+        (deletes_what_it_did_not_take, retry_at, [n * 0.0004 for n in range(60)]),
+    ],
+)
+def test_a_planted_fault_of_a_deletion_is_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Any, story: Any, moments: list[Any]
+) -> None:
+    """At one of these moments at least."""
+    plant(monkeypatch)
+
+    def is_found(moment: Any) -> bool:
+        try:
+            run(story([moment] if isinstance(moment, Fault) else moment))
+        except Exception:
+            return True
+        return False
+
+    assert any(map(is_found, moments))
