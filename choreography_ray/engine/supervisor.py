@@ -27,7 +27,7 @@ from choreography_ray.engine.taking import delete_taken, give_status, take_over
 from choreography_ray.errors import OwnedElsewhere
 from choreography_ray.model import JobId, JobStatus
 from choreography_ray.options import ClusterOptions
-from choreography_ray.records import JobBrief, brief_of
+from choreography_ray.records import JobBrief, JobDocument, brief_of
 from choreography_ray.storage.protocol import JobStorage
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,10 @@ SWEEP_AFTER = timedelta(hours=1)
 """When the records of a removed job are deleted again: what somebody was still writing has landed by then."""
 
 
+class ThrottleSilent(Exception):
+    """The throttle did not answer: without its word nobody is silent."""
+
+
 class Supervisor:
     """Looks when it begins, when it is told to, and every few seconds; applies retention once per cadence."""
 
@@ -56,6 +60,8 @@ class Supervisor:
         self._others = ElsewhereWatch()
         self._elsewhere: set[JobId] = set()
         """Jobs whose actor found a living owner in another cluster."""
+        self._names: dict[str, JobId] = {}
+        """Jobs that were unfinished when last seen, by their actor's name, until that is listed no more."""
         self._news = asyncio.Event()
         self._is_asked = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +106,9 @@ class Supervisor:
             self._revivals.forgive(now)
         self._revivals.look([job_id for job_id, duty in duties.items() if duty is Duty.REVIVE], now)
         self._bring_back()
-        await self._watch_out(jobs, actors)
+        self._names |= {self._actors.name(job.job_id): job.job_id for job in jobs}
+        self._names = {name: job_id for name, job_id in self._names.items() if name in listed or job_id in actors}
+        await self._watch_out({job_id: listed.get(name) for name, job_id in self._names.items()})
         for job in jobs:
             if duties.get(job.job_id) is Duty.DELETE:
                 await self._delete_unfinished(job)
@@ -151,32 +159,39 @@ class Supervisor:
 
     # The silent.
 
-    async def _watch_out(self, jobs: list[JobBrief], actors: Mapping[JobId, ListedActor | None]) -> None:
+    async def _watch_out(self, actors: Mapping[JobId, ListedActor | None]) -> None:
+        """End actors that are silent; also one that is stuck at the end of its job, which nobody would else [S14.5]."""
+        lease = self._options.step_lease_timeout.total_seconds()
+        try:
+            silences = await self._silences()
+            overdue = self._watch.observe(actors, silences, lease, self._clock.instant().now)
+            for job_id in overdue:
+                document = await self._storage.read_job(job_id)
+                # Asked again: whoever takes the job over and speaks from now on has a fence above the one read.
+                actor, silence = actors[job_id], (await self._silences()).get(job_id, 0.0)
+                if actor is not None and silence >= lease:
+                    await self._replace(job_id, actor, document)
+        except ThrottleSilent as error:
+            log.info("nobody says who is heard: %s", error)
+            self._watch.blink()
+
+    async def _silences(self) -> dict[JobId, float]:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 heard = await self._actors.silences()
-        except Exception as error:  # noqa: BLE001 - without its word nobody is silent
-            log.info("the throttle did not say whom it hears: %s", error)
-            self._watch.blink()
-            return
-        names = {job.job_id: self._actors.name(job.job_id) for job in jobs}
-        silences = {job_id: heard[name] for job_id, name in names.items() if name in heard}
-        lease = self._options.step_lease_timeout.total_seconds()
-        overdue = set(self._watch.observe(actors, silences, lease, self._clock.instant().now))
-        for job in jobs:
-            actor = actors[job.job_id]
-            if job.job_id in overdue and actor is not None:
-                await self._replace(job, actor)
+        except Exception as error:
+            raise ThrottleSilent(f"{type(error).__name__}: {error}") from error
+        return {job_id: heard[name] for name, job_id in self._names.items() if name in heard}
 
-    async def _replace(self, job: JobBrief, actor: ListedActor) -> None:
-        """End a silent actor for good, fence first; the job is made anew after lease and margin [S10.4]."""
-        if await take_over(self._storage, job.job_id, job.fence) is None:
+    async def _replace(self, job_id: JobId, actor: ListedActor, document: JobDocument | None) -> None:
+        """End a silent actor for good, fence first; an unfinished job is made anew after lease and margin [S10.4]."""
+        if document is not None and await take_over(self._storage, job_id, document.fence) is None:
             return  # it was taken over just now: somebody is at work
-        log.warning("the actor of job %s says nothing: it is ended, and made anew", job.job_id)
-        self._watch.replaced(job.job_id)
+        log.warning("the actor of job %s says nothing: it is ended", job_id)
+        self._watch.replaced(job_id)
         wait = (self._options.step_lease_timeout + self._options.lease_margin).total_seconds()
-        self._revivals.postpone(job.job_id, self._clock.instant().now + wait)
-        await self._actors.end(job.job_id, actor.actor_id)
+        self._revivals.postpone(job_id, self._clock.instant().now + wait)
+        await self._actors.end(job_id, actor.actor_id)
 
     # The old.
 

@@ -240,6 +240,16 @@ class SimJob:
             process.kill()
         elif process is not None:
             self.zombies.append(process)
+        self.world.spawn(self._tell_end())
+
+    async def _tell_end(self) -> None:
+        """Nobody makes an actor for a job that had come to rest; what its last one had written has landed by now."""
+        await asyncio.sleep(6.0)
+        document = await self.world.store.read_job(self.job_id)
+        if document is not None and self.is_over and not self.ended.done():
+            is_stopped = document.status is JobStatus.STOPPED and document.is_stop_finalized
+            if document.status.is_final or is_stopped:
+                self.ended.set_result(document.status)
 
     def cut(self, process: Process, seconds: float, noticed_after: float, *, with_hosts: bool = False) -> None:
         """It is cut off; if that lasts until it is noticed, Ray makes a successor, and the old one wakes beside it."""

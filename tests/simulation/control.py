@@ -34,7 +34,7 @@ def revive(job: SimJob) -> None:
     job.actor += "'"  # a new actor, with an id of its own: what the one before still says is not its word
     if job.ended.done():
         job.ended.exception()  # what kept the one before from going on was nobody's question
-    job.ended = asyncio.get_running_loop().create_future()
+        job.ended = asyncio.get_running_loop().create_future()
     job.live()
 
 

@@ -309,6 +309,28 @@ def test_a_stuck_job_actor_that_wakes_up_beside_its_successor_does_no_harm() -> 
     run(story())
 
 
+def test_a_job_actor_that_is_stuck_when_its_job_has_ended_does_not_stay() -> None:
+    """Of a job that has ended no actor is left, and none is made [S14.5]."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, pieces=[Piece(key="x", seconds=15.0)])
+        supervisor = SimSupervisor(world)
+        while (await world.document()).status is not DONE:
+            await asyncio.sleep(0.0002)
+        assert job.process is not None
+        assert not job.is_over
+        job.cut(job.process, 5_000.0, noticed_after=6_000.0)
+        await asyncio.sleep(LEASE + 30.0)
+        assert supervisor.ended == [job.job_id]
+        await asyncio.sleep(200.0)
+        assert job.is_over
+        assert supervisor.revived == []
+        await check_end(world)
+
+    run(story())
+
+
 class Hooked(KeptPieces):
     """Its hooks take longer than a lease, each."""
 
