@@ -348,6 +348,10 @@ class JobDocument:
     """Counts per stage, in their order; empty when there are more than `MAX_STAGE_COUNTS` stages: recount them."""
     journal: tuple[JournalEntry, ...] = ()
     mark: str = ""
+    retry_call: str = ""
+    """Who last had failed steps run again: whoever asks so again gets the same answer, and nothing is done twice."""
+    retried_steps: int = 0
+    """How many these were."""
     has_started_hook: bool = False
     """`on_before_starting_job_steps` was, or is about to be, called: it is never called again."""
     is_background: bool = False

@@ -19,7 +19,7 @@ from choreography_ray.core.ownership import is_elsewhere
 from choreography_ray.core.transitions import check_job
 from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.ownership import read_when_free
-from choreography_ray.engine.rest import RequestKind
+from choreography_ray.engine.rest import Request, RequestKind
 from choreography_ray.engine.taking import delete_taken, give_status, take_over
 from choreography_ray.errors import Fenced, JobNotFound, OwnedElsewhere, UnknownJobType
 from choreography_ray.model import JobId, JobStatus
@@ -43,7 +43,7 @@ class Controller:
         self._connection = connection
         self.job_id = job_id
 
-    async def ask(self, what: RequestKind, timeout: float) -> str | int:
+    async def ask(self, what: Request, timeout: float) -> str | int:
         """The job's answer.
 
         Raises `JobNotFound`, `UnknownJobType`, `OwnedElsewhere`, or `Unanswered` after `timeout` seconds.
@@ -54,7 +54,7 @@ class Controller:
         except TimeoutError as error:
             raise Unanswered from error
 
-    async def _ask_until_answered(self, what: RequestKind) -> str | int:
+    async def _ask_until_answered(self, what: Request) -> str | int:
         is_asked = False
         while True:
             try:
@@ -72,7 +72,7 @@ class Controller:
                 log.info("job %s is asked again: %s", self.job_id, error)
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 
-    async def _actor(self, what: RequestKind) -> Any:
+    async def _actor(self, what: Request) -> Any:
         with contextlib.suppress(ValueError):
             return await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
         # Nobody works on it. An actor made now would go on with the job before it hears what is wanted: say it first.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from choreography_ray.actors.ray_api import find, is_connected
 from choreography_ray.client.control import Controller, Unanswered
 from choreography_ray.client.reading import Reader
 from choreography_ray.display import SHOWN_FAILURES, LiveProgress
-from choreography_ray.engine.rest import RequestKind
+from choreography_ray.engine.rest import Request, RequestKind, RetryFailed
 from choreography_ray.errors import (
     ChoreographyError,
     ClusterUnavailable,
@@ -154,7 +155,8 @@ class AsyncJobHandle:
 
         Raises `RetryFailedStepsError`, `JobNotFound`.
         """
-        answer = await self._ask(RequestKind.RETRY, RetryFailedStepsError, RetryFailedStepsReason, HOOK_SECONDS)
+        call = RetryFailed(uuid.uuid4().hex)
+        answer = await self._ask(call, RetryFailedStepsError, RetryFailedStepsReason, HOOK_SECONDS)
         if isinstance(answer, int):
             return answer
         raise RetryFailedStepsError(RetryFailedStepsReason(answer), self.job_id)
@@ -172,7 +174,7 @@ class AsyncJobHandle:
         if answer != "REMOVED":
             raise RemoveJobError(RemoveJobReason(str(answer)), self.job_id)
 
-    async def _ask(self, what: RequestKind, error: Any, reasons: Any, timeout: float) -> str | int:
+    async def _ask(self, what: Request, error: Any, reasons: Any, timeout: float) -> str | int:
         if not is_connected():
             raise ClusterUnavailable("", "this client was connected for reading only")
         try:

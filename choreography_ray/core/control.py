@@ -52,7 +52,8 @@ class Control:
         """Those whose resume is done under the mark that is set; who asks after a stop beside it gets a resume anew."""
         self._retrying: list[int] = []
         self._removing: list[int] = []
-        self._retried = 0
+        self._retry_call = ""
+        """The call whose retry the job's code is asked about."""
         self._is_marking = False
         self._lingers_until = time.now + LINGER_SECONDS
 
@@ -98,12 +99,17 @@ class Control:
     def retry(self, event: e.RetryAsked) -> None:
         """Only for a job that completed with failures, has one stage, and says that it can [S7.3]."""
         job = self._job
-        if self._retrying or job.status is not JobStatus.COMPLETED_WITH_FAILURES:
+        if event.call and event.call == job.document.retry_call and not job.document.mark:
+            self._answer([event.receipt], job.document.retried_steps)
+        elif event.call and event.call in (self._retry_call, job.document.retry_call):
+            self._retrying.append(event.receipt)
+        elif self._retrying or job.status is not JobStatus.COMPLETED_WITH_FAILURES:
             self._answer([event.receipt], IS_NOT_COMPLETED_WITH_FAILURES)
         elif len(job.ledger.stages) > 1 or not job.rules.is_kept(job.status):
             self._answer([event.receipt], NOT_SUPPORTED)
         else:
             self._retrying.append(event.receipt)
+            self._retry_call = event.call
             job.ask("retry check", c.CheckRetry())
 
     def remove(self, event: e.RemoveAsked, time: Instant) -> None:
@@ -201,13 +207,17 @@ class Control:
         """The job's code said whether its failed steps may run again."""
         job = self._job
         if job.status is not JobStatus.COMPLETED_WITH_FAILURES:
+            self._retry_call = ""
             self._answer(self._retrying, IS_NOT_COMPLETED_WITH_FAILURES)
         elif not event.is_allowed:
+            self._retry_call = ""
             self._lingers_until = time.now
             self._answer(self._retrying, NOT_SUPPORTED)
         else:
             job.change_status(JobStatus.RUNNING, time, why="failed steps run again")
-            job.turn.change(mark=RETRY, journal=())
+            job.turn.change(mark=RETRY, journal=(), retry_call=self._retry_call)
+            job.turn.change(retried_steps=job.document.counts.failed)
+            self._retry_call = ""
 
     def _finish_mark(self) -> None:
         """The ledger first, all of it; once that is durable, the counts, and the mark goes."""
@@ -235,15 +245,13 @@ class Control:
         job.owes_resume = False
         self._stages.reopen(stage)  # also beside a stop, which accounts what was prepared
         self._answer(self._resumed, RESUMED)
-        self._answer(self._retrying, self._retried)
+        self._answer(self._retrying, job.document.retried_steps)
 
     def after_failed_steps_read(self, event: e.FailedStepsRead) -> None:
         """Every failed step is prepared for its next attempt, from the state of the last [S7.3]."""
         job = self._job
-        self._retried = 0
         for failure in event.failures:
             if job.ledger.code(failure.ordinal) in _FAILED_CODES:
-                self._retried += 1
                 self._prepare_again(failure)
             job.turn.deleted_failures.append((failure.ordinal, failure.run))
         self._ledger_marked()

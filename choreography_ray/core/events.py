@@ -152,9 +152,10 @@ class ResumeAsked:
 
 @dataclass(frozen=True, slots=True)
 class RetryAsked:
-    """Somebody runs the failed steps again [S7.3]."""
+    """Somebody runs the failed steps again [S7.3]; asked again without an answer, with the same `call`."""
 
     receipt: int
+    call: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.plans import Plans
 from choreography_ray.engine.ports import Clock, HostsPort, Lease, Loaded, ThrottlePort, UserCode
-from choreography_ray.engine.rest import NO_SUCH_STEP, Desk, Request, RequestKind, Rest, StopStep
+from choreography_ray.engine.rest import NO_SUCH_STEP, Desk, Request, RequestKind, Rest, RetryFailed, StopStep
 from choreography_ray.engine.silent import SilentHooks
 from choreography_ray.engine.startup import StartInterrupted, StartRefused, Startup, initial_counts, read_ledger
 from choreography_ray.engine.takeover import Obituary, Takeover
@@ -427,8 +427,8 @@ def _event(what: Request, receipt: int) -> e.Request:
             return e.StopAsked(receipt, is_drain=True)
         case RequestKind.RESUME:
             return e.ResumeAsked(receipt)
-        case RequestKind.RETRY:
-            return e.RetryAsked(receipt)
+        case RetryFailed(call):
+            return e.RetryAsked(receipt, call)
         case RequestKind.REMOVE:
             return e.RemoveAsked(receipt)
         case StopStep(ordinal):

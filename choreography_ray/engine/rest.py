@@ -27,7 +27,6 @@ class RequestKind(StrEnum):
     STOP = "STOP"
     DRAIN = "DRAIN"
     RESUME = "RESUME"
-    RETRY = "RETRY"
     REMOVE = "REMOVE"
 
 
@@ -39,7 +38,14 @@ class StopStep:
     step_id: StepId
 
 
-Request = RequestKind | StopStep
+@dataclass(frozen=True, slots=True)
+class RetryFailed:
+    """Somebody runs the failed steps again [S7.3]. Asked again with the same `call`, it is done once all the same."""
+
+    call: str
+
+
+Request = RequestKind | StopStep | RetryFailed
 
 NO_SUCH_STEP = "NO_SUCH_STEP"
 
@@ -180,7 +186,7 @@ class Rest:
             if status is JobStatus.STOPPED:
                 return JobStepStatus.PREPARED  # it has not begun, and will not before the job is resumed
             return answers.IS_COMPLETED if is_completed else answers.IS_NOT_RUNNING
-        if what is RequestKind.RETRY:
+        if isinstance(what, RetryFailed):
             is_ours = status is JobStatus.COMPLETED_WITH_FAILURES
             return answers.NOT_SUPPORTED if is_ours else answers.IS_NOT_COMPLETED_WITH_FAILURES
         if what is RequestKind.RESUME:
@@ -217,7 +223,7 @@ def _answered_by_removal(what: Request) -> str:
             return answers.REMOVED
         case RequestKind.STOP | RequestKind.DRAIN:
             return answers.IS_NOT_RUNNING
-        case RequestKind.RETRY:
+        case RetryFailed():
             return answers.IS_NOT_COMPLETED_WITH_FAILURES
         case RequestKind.RESUME | StopStep():
             return answers.IS_BEING_REMOVED

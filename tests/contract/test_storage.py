@@ -101,6 +101,8 @@ def full_job() -> JobDocument:
             JournalEntry(Decision.UNREACHABLE, after_stage=10),
         ),
         mark="resume",
+        retry_call="a call",
+        retried_steps=3,
         has_started_hook=True,
         is_background=True,
         is_stop_finalized=True,

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
-from choreography_ray.engine.rest import Request
+from choreography_ray.engine.rest import Request, RetryFailed
 from choreography_ray.errors import Fenced, JobNotFound
 from choreography_ray.model import JobStatus
 from tests.simulation.actors import SimJob
+
+_calls = count()
+
+
+def retry() -> RetryFailed:
+    """The failed steps are to run again: a call of its own."""
+    return RetryFailed(str(next(_calls)))
 
 
 async def ask(job: SimJob, what: Request) -> str | int:

@@ -18,7 +18,7 @@ from choreography_ray.options import JobsOptions
 from choreography_ray.records import StepCode
 from tests.simulation.actors import SimJob
 from tests.simulation.check import RESOLVE, check_end, check_world
-from tests.simulation.control import ask, rest
+from tests.simulation.control import ask, rest, retry
 from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import EndlessPlan, KeptPieces, PassingPieces, Piece, Pieces, Work, batch
 from tests.simulation.loop import run
@@ -134,7 +134,7 @@ async def retry_twice(world: World) -> None:
         assert document.counts.succeeded == len(RETRIED) - failed
         if not failed:
             break
-        answer = await ask(job, RequestKind.RETRY)
+        answer = await ask(job, retry())
         # An actor that died before it answered may have done it: then the job runs already.
         assert answer == failed or world.job_kills, answer
         await rest_after(job)
@@ -167,10 +167,33 @@ def test_the_second_of_two_retries_is_refused() -> None:
         world = World()
         job = await start(world, [Piece(key="x", fail_first=1)], JobsOptions())
         await rest(job)
-        answers = await asyncio.gather(*(ask(job, RequestKind.RETRY) for _ in range(2)))
+        answers = await asyncio.gather(*(ask(job, retry()) for _ in range(2)))
         assert sorted(map(str, answers)) == ["1", "JOB_IS_NOT_COMPLETED_WITH_FAILURES"]
 
     run(story())
+
+
+@pytest.mark.parametrize("cut", list(Cut))
+def test_a_retry_that_is_asked_for_once_is_done_once(cut: Cut) -> None:
+    """Its job actor died before it answered: whoever asked again was refused, or had the steps that had failed once
+    more run another time.
+    """
+
+    async def story(at: int | None) -> int:
+        world = World()
+        job = await start(world, [Piece(key=str(i), fail_first=9) for i in range(3)], JobsOptions())
+        await rest(job)
+        before = world.job_writes[0]
+        if at is not None:
+            world.job_faults.append(Fault(before + at, cut, kills=True))
+        assert await ask(job, retry()) == 3
+        await rest_after(job)
+        attempts = {record.attempt for record in await world.store.read_failures(job.job_id)}
+        assert attempts == {2}
+        return world.job_writes[0] - before
+
+    for at in range(run(story(None))):
+        run(story(at))
 
 
 def test_a_stop_counts_a_pending_retry_as_failed_at_once() -> None:
@@ -236,7 +259,7 @@ def test_answers_of_a_completed_job() -> None:
         await job.ended
         assert await ask(job, RequestKind.STOP) == "JOB_IS_COMPLETED"
         assert await ask(job, RequestKind.RESUME) == "COMPLETED"
-        assert await ask(job, RequestKind.RETRY) == "JOB_IS_NOT_COMPLETED_WITH_FAILURES"
+        assert await ask(job, retry()) == "JOB_IS_NOT_COMPLETED_WITH_FAILURES"
 
     run(story())
 
@@ -359,7 +382,7 @@ def test_a_step_that_runs_again_keeps_its_fresh_budget_over_a_checkpoint_and_a_c
         options = JobsOptions(max_step_attempts=2, step_retry_backoff=timedelta(0))
         job = await start(world, [Piece(key="x", fail_first=3, seconds=4.0, checkpoints=1, fail_early=True)], options)
         assert await rest(job) is JobStatus.COMPLETED_WITH_FAILURES
-        assert await ask(job, RequestKind.RETRY) == 1
+        assert await ask(job, retry()) == 1
         while not world.checkpoints:
             await asyncio.sleep(0.1)
         job.die()
@@ -369,7 +392,7 @@ def test_a_step_that_runs_again_keeps_its_fresh_budget_over_a_checkpoint_and_a_c
     run(story())
 
 
-@pytest.mark.parametrize("what", [RequestKind.RESUME, RequestKind.RETRY])
+@pytest.mark.parametrize("what", [RequestKind.RESUME, retry()])
 def test_a_stop_beside_a_mark_is_accounted_whole(what: RequestKind) -> None:
     """Steps that a resume or a retry had just prepared were neither started nor counted as stopped."""
 

@@ -20,7 +20,7 @@ from choreography_ray.options import JobsOptions
 from choreography_ray.records import StepCode
 from tests.simulation.actors import SimJob
 from tests.simulation.check import RESOLVE, check_end, check_world
-from tests.simulation.control import ask, rest
+from tests.simulation.control import ask, rest, retry
 from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import KeptPieces, Piece, Work, batch
 from tests.simulation.loop import run
@@ -350,7 +350,7 @@ def test_a_step_of_a_later_stage_that_was_stopped_is_unreachable_when_its_stage_
 
 @pytest.mark.parametrize("seconds", [0.0, 0.0005, 0.002, 0.01, 0.1, 1.0])
 @pytest.mark.parametrize(
-    "other", [RequestKind.STOP, RequestKind.DRAIN, RequestKind.RESUME, RequestKind.RETRY, RequestKind.REMOVE]
+    "other", [RequestKind.STOP, RequestKind.DRAIN, RequestKind.RESUME, retry(), RequestKind.REMOVE]
 )
 def test_the_stops_of_steps_race_whatever_else_is_asked(seconds: float, other: RequestKind) -> None:
     """Everybody gets an answer, and each step counts once."""

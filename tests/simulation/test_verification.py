@@ -15,7 +15,7 @@ from choreography_ray.model import FindingKind, JobId, JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import StepCode
 from tests.simulation.chaos import play
-from tests.simulation.control import ask, rest
+from tests.simulation.control import ask, rest, retry
 from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, SilentPieces, Work, batch
 from tests.simulation.loop import run
@@ -108,7 +108,7 @@ def test_nothing_is_found_around_a_retry_of_failed_steps_and_a_removal(cut: Cut)
         pieces = [replaced.model_copy(update={"stage": 0}) for replaced in PIECES[:12]]
         job = await world.start(KeptPieces, batch(pieces), options=JobsOptions())
         if await rest(job) is JobStatus.COMPLETED_WITH_FAILURES:
-            await ask(job, RequestKind.RETRY)
+            await ask(job, retry())
             await rest(job)
         await ask(job, RequestKind.STOP)
         await ask(job, RequestKind.REMOVE)
