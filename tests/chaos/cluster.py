@@ -108,7 +108,7 @@ class ClusterUnderTest:
             else self.store_url.replace(str(_port_of(self.store_url)), str(self.proxy.port))
         )
         # Ray makes sockets below it, whose paths must be short.
-        self._temporary = Path(tempfile.mkdtemp(prefix="cr", dir="/tmp"))
+        self.temporary = Path(tempfile.mkdtemp(prefix="cr", dir="/tmp"))
         self._rocksdb = rocksdb
         self._is_quick = is_quick
         self._port = _free_port()
@@ -162,7 +162,7 @@ class ClusterUnderTest:
             "--head",
             f"--port={self._port}",
             "--node-ip-address=127.0.0.1",
-            f"--temp-dir={self._temporary}",
+            f"--temp-dir={self.temporary}",
             f"--ray-client-server-port={_free_port()}",
             "--include-dashboard=false",
         )
@@ -194,7 +194,7 @@ class ClusterUnderTest:
 
     def _new_since(self, before: dict[int, Process]) -> list[Process]:
         """Processes of this session that were not there before; remembered, so that they are ended."""
-        mark = str(self._temporary)
+        mark = str(self.temporary)
         found = [
             each
             for pid, each in running().items()
@@ -296,7 +296,7 @@ class ClusterUnderTest:
         for _ in range(3):  # what one starts while it is ended
             among = running()
             mine = [each for pid, each in self._mine.items() if pid in among and among[pid].began == each.began]
-            mine += [each for each in among.values() if str(self._temporary) in each.title]
+            mine += [each for each in among.values() if str(self.temporary) in each.title]
             mine += descendants([each.pid for each in mine], among)
             for each in mine:
                 each.kill()
@@ -304,9 +304,9 @@ class ClusterUnderTest:
         if self.proxy is not None:
             self.proxy.close()
         self.store.stop()
-        marker = self._temporary / "ray_current_cluster"
+        marker = self.temporary / "ray_current_cluster"
         marker.unlink(missing_ok=True)
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
 
 def _answers(port: int) -> bool:
