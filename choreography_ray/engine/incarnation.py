@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from choreography_ray.authoring.result import describe_exception
 from choreography_ray.core import events as e
 from choreography_ray.core.admission import NOT_ADMITTED, ask_again_delay
 from choreography_ray.core.commands import ReportStart
@@ -213,8 +214,8 @@ class Incarnation:
             status = await self._live_without_code(document)
         else:
             code = await self._load_code(document.code)
+            hooks = self._hooks_of(document, code)
             self.taken_over.set_result(None)
-            hooks = Hooks(code, self, document, self._user)
             self._begin(hooks)
             try:
                 status = await self._live(document, code, hooks)
@@ -223,6 +224,14 @@ class Incarnation:
         self._has_ended = True
         await self._takeover.let_go(document.fence)
         return status
+
+    def _hooks_of(self, document: JobDocument, code: Loaded) -> Hooks:
+        try:
+            return Hooks(code, self, document, self._user)
+        except Exception as error:
+            # Its classes are not those that it was saved with: it goes on once they are [S13].
+            why = f"its request or state cannot be read with this code: {describe_exception(error).message}"
+            raise UnknownJobType(document.type_name, why) from error
 
     def _begin(self, hooks: Hooks | SilentHooks) -> None:
         assert self._job is not None

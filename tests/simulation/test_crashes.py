@@ -10,14 +10,14 @@ import pytest
 from choreography_ray.core import job_machine
 from choreography_ray.core.ownership import CRASHED
 from choreography_ray.engine.rest import RequestKind
-from choreography_ray.errors import StartJobReason
+from choreography_ray.errors import StartJobReason, UnknownJobType
 from choreography_ray.model import JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import StepCode
 from choreography_ray.storage.memory import MemoryStorage
 from tests.simulation.actors import SimJob
 from tests.simulation.check import check_end, check_world
-from tests.simulation.control import ask, rest
+from tests.simulation.control import ask, rest, revive
 from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import Batch, Piece, Pieces, Work, batch
 from tests.simulation.loop import run
@@ -210,6 +210,29 @@ def test_one_that_was_fenced_is_not_charged() -> None:
                 await asyncio.sleep(1.0)
             await asyncio.sleep(0.1)
         assert (await world.document()).crashes == 0
+        assert await rest(job) is JobStatus.COMPLETED_SUCCESSFULLY
+        await check_end(world)
+
+    run(story())
+
+
+def test_a_state_that_the_code_cannot_read_is_a_sentence_and_no_crash() -> None:
+    """The actor ends; once the code can read it the job goes on where it was."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, "")
+        types = job.code.types
+        await asyncio.sleep(0.5)
+        job.code.types = {}
+        job.die()
+        with pytest.raises(UnknownJobType, match="its request or state cannot be read with this code"):
+            await job.ended
+        document = await world.document()
+        assert document.status is JobStatus.RUNNING
+        assert "cannot be read with this code" in document.error
+        job.code.types = types
+        revive(job)
         assert await rest(job) is JobStatus.COMPLETED_SUCCESSFULLY
         await check_end(world)
 
