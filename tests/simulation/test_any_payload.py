@@ -1,0 +1,150 @@
+"""Any value that a user may hand over, through a job that crashes, stops and goes on: equal or refused [S12.3]."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from choreography_ray.codec import decode
+from choreography_ray.engine.rest import RequestKind
+from choreography_ray.errors import NotStorable
+from choreography_ray.job import Job, JobState
+from choreography_ray.model import JobId, JobStatus, StepHosting
+from choreography_ray.options import JobsOptions
+from choreography_ray.step import JobStep, JobStepState
+from tests.simulation.control import ask, rest
+from tests.simulation.faults import Cut, Fault
+from tests.simulation.jobs import Piece
+from tests.simulation.loop import run
+from tests.simulation.world import World
+from tests.unit.test_codec import Access, Anything, Base, Box, Color, Level, Name, Pair, Point, Sub, same, values
+
+JOB = JobId("job")
+CLASSES = (Access, Anything, Base, Box, Color, Level, Name, Pair, Point, Sub)
+"""So that the simulation finds them in this module."""
+
+
+class Parcel(BaseModel):
+    """A step's request; its own value, and one that only comes up as its result when `is_refused`."""
+
+    model_config = {"arbitrary_types_allowed": True}
+    value: Any = None
+    is_refused: bool = False
+
+
+class ParcelState(JobStepState):
+    parcel: Parcel = Parcel()
+    seen: list[Any] = []
+
+
+class Deliver(JobStep[Parcel, Any, ParcelState]):
+    """Checkpoints its value, and gives it back."""
+
+    hosting = StepHosting.SHARED_ACTORS
+    checkpoint_after_every_batch = True
+    sent: ClassVar[dict[str, Any]] = {}
+    wrong: ClassVar[list[str]] = []
+
+    def initialize_state(self, request: Parcel) -> None:
+        self.check(self.state.parcel.value is None, "a fresh state")
+        self.state.parcel = request
+
+    def check(self, holds: bool, what: str) -> None:
+        if not holds:
+            self.wrong.append(what)
+
+    async def perform_step(self, state: ParcelState, context: Any) -> Any:
+        sent = self.sent[context.step_id]
+        self.check(same(state.parcel.value, sent), f"{context.step_id}: its request")
+        self.check(all(same(one, sent) for one in state.seen), f"{context.step_id}: its checkpoint")
+        await asyncio.sleep(0.5)
+
+        async def note() -> None:
+            self.state.seen.append(sent)
+            await context.write_checkpoint_debounced()
+
+        await context.invoke_on_actor(note)
+        await asyncio.sleep(0.5)
+        return [sent, print] if state.parcel.is_refused else sent
+
+
+class Parcels(BaseModel):
+    parcels: list[Parcel]
+    pieces: list[Piece] = []
+
+
+class Received(JobState):
+    values: dict[str, Any] = {}
+    refused: list[str] = []
+
+
+class Post(Job[Parcels, Received]):
+    keep_after_completed = True
+    keep_results = True
+
+    def prepare_steps(self, request: Parcels) -> Any:
+        return [self.create_step(Deliver, parcel, step_id=str(i)) for i, parcel in enumerate(request.parcels)]
+
+    def on_step_completed_or_stopped(self, step_id: str, result: Any) -> None:  # type: ignore[override]
+        if result.is_success:
+            self.state.values[step_id] = result.value
+        elif not result.is_cancelled:
+            self.state.refused.append(step_id)
+
+
+async def deliver(world: World, parcels: list[Parcel], stop_at: float) -> None:
+    """Start, stop, resume, and look at all that came back."""
+    Deliver.sent = {str(i): parcel.value for i, parcel in enumerate(parcels)}
+    Deliver.wrong.clear()
+    job = await world.start(Post, Parcels(parcels=parcels), options=JobsOptions(max_step_crashes=9))
+    await asyncio.sleep(stop_at)
+    await ask(job, RequestKind.STOP)
+    if await rest(job) is JobStatus.STOPPED:
+        await ask(job, RequestKind.RESUME)
+    await rest(job)
+    document = await world.document()
+    assert not Deliver.wrong
+    assert document.status.is_final
+    resolve = job.code.resolve
+    expected = {step_id: value for step_id, value in Deliver.sent.items() if not parcels[int(step_id)].is_refused}
+    results = {kept.step_id: decode(kept.value, resolve) for kept in await world.store.read_results(JOB)}
+    state = decode(document.state, resolve)
+    for found in (results, state.values):
+        assert set(found) == set(expected)
+        assert all(same(found[step_id], expected[step_id]) for step_id in expected)
+    failures = await world.store.read_failures(JOB)
+    assert [f.step_id for f in failures] == sorted(state.refused) == sorted(Deliver.sent.keys() - expected.keys())
+    assert all("NotStorable" in f.attempts[-1].error_type and "[1]" in f.attempts[-1].message for f in failures)
+    for failure in failures:
+        kept = decode(failure.state, resolve)
+        assert same(kept.parcel.value, Deliver.sent[failure.step_id])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    parcels=st.lists(st.builds(Parcel, value=values, is_refused=st.booleans()), min_size=1, max_size=4),
+    job_fault=st.integers(6, 25),
+    host_fault=st.integers(0, 8),
+    cut=st.sampled_from(Cut),
+    stop_at=st.floats(0.5, 3.0),
+)
+def test_any_value_comes_back_from_a_job_that_crashes_stops_and_goes_on(
+    parcels: list[Parcel], job_fault: int, host_fault: int, cut: Cut, stop_at: float
+) -> None:
+    """As request, state, checkpoint, result and job state; what cannot be stored fails its step by its path."""
+    world = World(
+        slots=2, job_faults=[Fault(job_fault, cut, kills=True)], host_faults=[Fault(host_fault, cut, kills=True)]
+    )
+    run(deliver(world, parcels, stop_at))
+    assert not world.violations
+
+
+def test_a_request_that_cannot_be_stored_is_refused_before_the_job_is() -> None:
+    """With the path of its place."""
+    with pytest.raises(NotStorable, match=r"parcels\[0\]\.value\['a\.b'\]\[0\]: a builtins\.builtin_function"):
+        run(deliver(World(), [Parcel(value={"a.b": [print]})], 1.0))
