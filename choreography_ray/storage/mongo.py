@@ -68,7 +68,7 @@ from choreography_ray.storage import documents as docs
 from choreography_ray.storage.documents import Document
 from choreography_ray.storage.packing import address, at, order_of, stored_run
 from choreography_ray.storage.protocol import JobFilter
-from choreography_ray.storage.sizes import MAX_DOCUMENT_BYTES, PART_BYTES
+from choreography_ray.storage.sizes import MAX_DOCUMENT_BYTES, PART_BYTES, payload_size
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -512,8 +512,8 @@ class MongoStorage:
         before_stage: int | None = None,
     ) -> list[KeptResult]:
         """Looks into windows that grow: not every store ends a sorted query at its limit, and results are dense."""
-        found: list[Document] = []
-        below, width = after, 2 * take
+        found: list[KeptResult] = []
+        below, width, size = after, 2 * take, 0
         while len(found) < take and below < _LAST_ORDINAL:
             until = min(below + width, _LAST_ORDINAL) if width < 64 * take else _LAST_ORDINAL
             query: Document = {"job": job_id, "n": {"$gt": below, "$lte": until}}
@@ -522,9 +522,13 @@ class MongoStorage:
             elif before_stage is not None:
                 query["stage"] = {"$lt": before_stage}
             order = [("job", pymongo.ASCENDING), ("n", pymongo.ASCENDING)]
-            found += await self._in("results").find(query).sort(order).limit(take - len(found)).to_list()
+            async for stored in self._in("results").find(query).sort(order).limit(take - len(found)):
+                found.append(docs.as_result(stored))
+                size += payload_size(found[-1].value)
+                if size > PART_BYTES:
+                    return found
             below, width = until, 4 * width
-        return [docs.as_result(stored) for stored in found]
+        return found
 
     @_answering
     async def read_beside(self, job_id: JobId, begin: int, end: int) -> Beside:
