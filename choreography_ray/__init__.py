@@ -19,6 +19,8 @@ from choreography_ray.errors import (
     OwnedElsewhere,
     RemoveJobError,
     RemoveJobReason,
+    RemoveStepError,
+    RemoveStepReason,
     ResumeJobError,
     ResumeJobReason,
     RetryFailedStepsError,
@@ -29,6 +31,8 @@ from choreography_ray.errors import (
     StepCancelled,
     StepNotFound,
     StepRefused,
+    StepStopError,
+    StepStopReason,
     StepTimedOut,
     StopJobError,
     StopJobReason,
@@ -62,13 +66,21 @@ from choreography_ray.options import ClusterOptions, JobsOptions
 from choreography_ray.step import JobStep, JobStepState
 
 if TYPE_CHECKING:
-    from choreography_ray.client import AsyncChoreography, AsyncJobHandle, Choreography, JobHandle
+    from choreography_ray.client import (
+        AsyncChoreography,
+        AsyncJobHandle,
+        AsyncStepHandle,
+        Choreography,
+        JobHandle,
+        StepHandle,
+    )
 
 __all__ = [
     "AdmissionMoment",
     "AdmissionQuestion",
     "AsyncChoreography",
     "AsyncJobHandle",
+    "AsyncStepHandle",
     "AttemptRecord",
     "BlockingStepContext",
     "CallbackReason",
@@ -103,6 +115,8 @@ __all__ = [
     "Progress",
     "RemoveJobError",
     "RemoveJobReason",
+    "RemoveStepError",
+    "RemoveStepReason",
     "ResumeJobError",
     "ResumeJobReason",
     "ResumeResult",
@@ -116,11 +130,14 @@ __all__ = [
     "StepCancelled",
     "StepContext",
     "StepDetails",
+    "StepHandle",
     "StepHosting",
     "StepId",
     "StepNotFound",
     "StepRecord",
     "StepRefused",
+    "StepStopError",
+    "StepStopReason",
     "StepTimedOut",
     "StopJobError",
     "StopJobReason",
@@ -130,7 +147,9 @@ __all__ = [
     "Verification",
 ]
 
-_CLIENT = frozenset({"AsyncChoreography", "AsyncJobHandle", "Choreography", "JobHandle"})
+_CLIENT = frozenset(
+    {"AsyncChoreography", "AsyncJobHandle", "AsyncStepHandle", "Choreography", "JobHandle", "StepHandle"}
+)
 
 
 def __getattr__(name: str) -> Any:

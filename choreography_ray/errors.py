@@ -165,6 +165,57 @@ class RemoveJobError(_ControlError):
     _VERB = "removed"
 
 
+class StepStopReason(StrEnum):
+    """Why nobody can say that a step is stopped [S9.7]."""
+
+    STOP_TIMED_OUT = "STOP_TIMED_OUT"
+    """The stop is saved; that the step has ended is not confirmed yet. It is accounted later, once."""
+    FAILED_TO_REPORT_TO_JOB = "FAILED_TO_REPORT_TO_JOB"
+    """The job did not hear of it, or cannot act on it; the step's state is kept."""
+    FAILED_TO_PERSIST = "FAILED_TO_PERSIST"
+    """The job cannot save it now; it may still do so later."""
+    JOB_IS_COMPLETED = "JOB_IS_COMPLETED"
+    JOB_IS_NOT_RUNNING = "JOB_IS_NOT_RUNNING"
+    JOB_IS_NOT_PREPARED = "JOB_IS_NOT_PREPARED"
+    JOB_IS_BEING_REMOVED = "JOB_IS_BEING_REMOVED"
+    STEP_IS_FINAL = "STEP_IS_FINAL"
+
+
+class RemoveStepReason(StrEnum):
+    """Why the records of a step were kept [S9.7]."""
+
+    JOB_IS_STORED = "JOB_IS_STORED"
+
+
+class _StepControlError(ChoreographyError):
+    """A request about one step that was refused, or that nobody confirmed."""
+
+    _VERB: ClassVar[str]
+
+    def __init__(self, reason: StrEnum, job_id: str = "", step_id: str = "", details: str = "") -> None:
+        super().__init__()
+        self.reason = reason
+        self.job_id = job_id
+        self.step_id = step_id
+        self.details = details
+
+    def describe(self) -> str:
+        what = f"step {self.step_id!r} of job {self.job_id!r} {self._VERB}: {self.reason}"
+        return what + (f" ({self.details})" if self.details else "")
+
+
+class StepStopError(_StepControlError):
+    """The step is not known to be stopped; `reason` is a `StepStopReason`."""
+
+    _VERB = "was not stopped"
+
+
+class RemoveStepError(_StepControlError):
+    """The step's records are kept; `reason` is a `RemoveStepReason`."""
+
+    _VERB = "was not removed"
+
+
 class JobNotFound(ChoreographyError):
     """No job of this id is stored."""
 

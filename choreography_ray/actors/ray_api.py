@@ -98,6 +98,11 @@ def actor_id_of(handle: Any) -> str:
     return str(handle._actor_id.hex())  # noqa: SLF001 - the only way that Ray has
 
 
+def run_there(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a function in a process of the cluster, with this one's runtime_env. Blocks. Raises what it raises."""
+    return _ray.get(_ray.remote(function).options(num_cpus=0, max_retries=3).remote(*arguments))
+
+
 def live_nodes() -> dict[str, str]:
     """The nodes that Ray takes for alive: id to address. Blocks."""
     return {node["NodeID"]: node["NodeManagerAddress"] for node in _ray.nodes() if node["Alive"]}

@@ -11,12 +11,12 @@ from choreography_ray import display
 from choreography_ray.cli.connection import Connection
 from choreography_ray.cli.jobs import JobArgument, JsonOption
 from choreography_ray.cli.output import ExitCode, show, show_json
-from choreography_ray.model import DrainResult, ResumeResult
+from choreography_ray.model import DrainResult, JobStepStatus, ResumeResult
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("stop", epilog="\b\nExample: choreography stop nightly")(stop)
+    app.command("stop", epilog="\b\nExample: choreography stop nightly --step shard-7")(stop)
     app.command("drain", epilog="\b\nExample: choreography drain nightly --timeout 600 && ./deploy")(drain)
     app.command("resume", epilog="\b\nExample: choreography resume nightly")(resume)
     app.command("retry", epilog="\b\nExample: choreography retry nightly && choreography watch nightly")(retry)
@@ -30,14 +30,36 @@ def _told(job_id: str, result: str, words: str, as_json: bool) -> None:
         show(f"{display.clean(job_id)}: {words}")
 
 
-def stop(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
+StepOption = Annotated[str | None, typer.Option("--step", metavar="ID", help="Only this step of the job.")]
+
+
+def stop(context: typer.Context, job_id: JobArgument, step: StepOption = None, as_json: JsonOption = False) -> None:
     """Stop a job, and keep it: resume goes on.
 
-    Answers as soon as the stop is recorded; the steps are told, and ended when they do not end by themselves.
+    Answers as soon as the stop is recorded; the steps are told, and ended when they do not end by themselves. With
+    --step only that one is stopped, and the answer comes when it is accounted.
     """
+    if step is not None:
+        _stop_step(context, job_id, step, as_json)
+        return
     with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
         choreography.job(job_id).stop()
     _told(job_id, "STOPPED", "stopped; resume it with: choreography resume " + display.clean(job_id), as_json)
+
+
+def _stop_step(context: typer.Context, job_id: str, step_id: str, as_json: bool) -> None:
+    with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
+        status = choreography.job(job_id).step(step_id).stop()
+    words = {
+        JobStepStatus.STOPPED: "stopped; it runs again when the job is resumed",
+        JobStepStatus.PREPARED: "has not begun, and will not before its job is resumed",
+        JobStepStatus.COMPLETED_WITH_FAILURE: "failed: no further attempt is made",
+    }
+    if as_json:
+        show_json({"job_id": job_id, "step_id": step_id, "result": status})
+    else:
+        told = words.get(status, f"had ended before it was stopped: {status}")
+        show(f"{display.clean(job_id)}: step {display.clean(step_id)} {told}")
 
 
 def drain(
@@ -83,12 +105,20 @@ def retry(context: typer.Context, job_id: JobArgument, as_json: JsonOption = Fal
 def remove(
     context: typer.Context,
     job_id: JobArgument,
+    step: Annotated[
+        str | None, typer.Option("--step", metavar="ID", help="Only what is left of this step of a job that is gone.")
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for its steps to end.")] = 60.0,
     force: Annotated[bool, typer.Option("--force", help="Without hooks, also when its code cannot be loaded.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """End a job's steps and delete every record of it. This cannot be undone."""
+    if step is not None:
+        with Connection.of(context).open(with_ray=False) as choreography:
+            choreography.job(job_id).step(step).remove()
+        _told(job_id, "REMOVED", f"what was left of step {display.clean(step)} is removed", as_json)
+        return
     if not yes and not as_json:
         typer.confirm(f"Delete everything that is stored of {display.clean(job_id)}?", abort=True)
     with Connection.of(context).open(with_ray=True, resumes=False) as choreography:

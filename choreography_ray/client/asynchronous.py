@@ -29,6 +29,7 @@ from choreography_ray.code import describe_code, describe_made_code
 from choreography_ray.codec import encode
 from choreography_ray.core.commands import ReportStart
 from choreography_ray.core.ownership import is_elsewhere
+from choreography_ray.core.starting import REMOVED
 from choreography_ray.engine.admission import ask_to_start, is_asked
 from choreography_ray.errors import (
     ChoreographyError,
@@ -353,7 +354,10 @@ class AsyncChoreography:
             if document is None:
                 raise JobRemoved(job_id)
             if report is not None and document.fence:
-                return report
+                if report.error != REMOVED:
+                    return report
+                if document.status is JobStatus.REMOVING:
+                    raise JobRemoved(job_id)
             if document.status.is_final or document.status is JobStatus.STOPPED:
                 return ReportStart(document.start_error, document.start_details)
             await asyncio.sleep(POLL_SECONDS)

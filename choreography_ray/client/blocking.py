@@ -254,11 +254,13 @@ class JobHandle:
     def __repr__(self) -> str:
         return f"<JobHandle {self.job_id}>"
 
-    def _read(self, work: Callable[[AsyncJobHandle], Coroutine[Any, Any, T]]) -> T:
+    def read(self, work: Callable[[AsyncJobHandle], Coroutine[Any, Any, T]]) -> T:
+        """Do something that needs the store alone, over whichever connection there is."""
         with self._home.attached(self.job_id, with_ray=False) as (handle, loop):
             return loop.run(work(handle))
 
-    def _control(self, work: Callable[[AsyncJobHandle], Coroutine[Any, Any, T]]) -> T:
+    def control(self, work: Callable[[AsyncJobHandle], Coroutine[Any, Any, T]]) -> T:
+        """Do something that needs the cluster too."""
         with self._home.attached(self.job_id, with_ray=True) as (handle, loop):
             return loop.run(work(handle))
 
@@ -268,27 +270,27 @@ class JobHandle:
 
     def status(self) -> JobStatus:
         """Where the job stands."""
-        return self._read(lambda job: job.status())
+        return self.read(lambda job: job.status())
 
     def progress(self) -> Progress:
         """Its counts [S3.1]."""
-        return self._read(lambda job: job.progress())
+        return self.read(lambda job: job.progress())
 
     def record(self) -> JobRecord:
         """All that is told of it."""
-        return self._read(lambda job: job.record())
+        return self.read(lambda job: job.record())
 
     def state(self) -> Any:
         """Its own state, as last saved."""
-        return self._read(lambda job: job.state())
+        return self.read(lambda job: job.state())
 
     def steps(self, status: JobStepStatus | None = None) -> list[StepRecord]:
         """Every step of its plan, in order, or those of one status."""
         return list(self._iterate(lambda job: job.steps(status)))
 
-    def step(self, step_id: str) -> StepRecord:
-        """One step."""
-        return self._read(lambda job: job.step(step_id))
+    def step(self, step_id: str) -> StepHandle:
+        """One step by its id; whether there is one shows when it is read."""
+        return StepHandle(self, StepId(step_id))
 
     def results(self) -> Iterator[tuple[StepId, Any]]:
         """(step id, value) of successes in plan order, streamed; needs `keep_results`."""
@@ -300,28 +302,52 @@ class JobHandle:
 
     def verify(self) -> Verification:
         """See `AsyncJobHandle.verify`."""
-        return self._read(lambda job: job.verify())
+        return self.read(lambda job: job.verify())
 
     def wait(self, timeout: float | timedelta | None = None, progress: bool = True) -> JobRecord:
         """Wait until the job has ended, or is stopped and accounted."""
-        return self._control(lambda job: job.wait(timeout, progress))
+        return self.control(lambda job: job.wait(timeout, progress))
 
     def stop(self) -> None:
         """See `AsyncJobHandle.stop`."""
-        self._control(lambda job: job.stop())
+        self.control(lambda job: job.stop())
 
     def drain(self, timeout: float | timedelta = 60.0) -> DrainResult:
         """See `AsyncJobHandle.drain`."""
-        return self._control(lambda job: job.drain(timeout))
+        return self.control(lambda job: job.drain(timeout))
 
     def resume(self) -> ResumeResult:
         """See `AsyncJobHandle.resume`."""
-        return self._control(lambda job: job.resume())
+        return self.control(lambda job: job.resume())
 
     def retry_failed_steps(self) -> int:
         """See `AsyncJobHandle.retry_failed_steps`."""
-        return self._control(lambda job: job.retry_failed_steps())
+        return self.control(lambda job: job.retry_failed_steps())
 
     def remove(self, timeout: float | timedelta = 60.0, *, force: bool = False) -> None:
         """See `AsyncJobHandle.remove`."""
-        self._control(lambda job: job.remove(timeout, force=force))
+        self.control(lambda job: job.remove(timeout, force=force))
+
+
+class StepHandle:
+    """One step of a job, by id; see `AsyncStepHandle`. It pickles, as its job's handle does."""
+
+    def __init__(self, job: JobHandle, step_id: StepId) -> None:
+        self.job_id = job.job_id
+        self.step_id = step_id
+        self._job = job
+
+    def __repr__(self) -> str:
+        return f"<StepHandle {self.step_id} of {self.job_id}>"
+
+    def record(self) -> StepRecord:
+        """All that is told of it."""
+        return self._job.read(lambda job: job.step(self.step_id).record())
+
+    def stop(self) -> JobStepStatus:
+        """See `AsyncStepHandle.stop`."""
+        return self._job.control(lambda job: job.step(self.step_id).stop())
+
+    def remove(self) -> None:
+        """See `AsyncStepHandle.remove`."""
+        self._job.read(lambda job: job.step(self.step_id).remove())

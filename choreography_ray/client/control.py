@@ -13,13 +13,14 @@ from ray.exceptions import RayError
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import job_actor
+from choreography_ray.actors.probe import check_code
 from choreography_ray.actors.ray_api import end, find, here
 from choreography_ray.core.control import REMOVED
 from choreography_ray.core.ownership import is_elsewhere
 from choreography_ray.core.transitions import check_job
 from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.ownership import read_when_free
-from choreography_ray.engine.rest import Request, RequestKind
+from choreography_ray.engine.rest import Request, RequestKind, StopStep
 from choreography_ray.engine.taking import delete_taken, give_status, take_over
 from choreography_ray.errors import Fenced, JobNotFound, OwnedElsewhere, UnknownJobType
 from choreography_ray.model import JobId, JobStatus
@@ -29,10 +30,18 @@ from choreography_ray.storage.protocol import JobStorage
 log = logging.getLogger(__name__)
 
 ASK_AGAIN_SECONDS = 0.2
+TROUBLE_SECONDS = 5.0
 
 
 class Unanswered(Exception):
     """Nobody answered in time."""
+
+
+class NobodyWorks(Exception):
+    """The job has no actor, and one that is made for this request would go on with the job."""
+
+    def __str__(self) -> str:
+        return "no actor works on the job, and one made now would go on with it: stop or resume the job first"
 
 
 class Controller:
@@ -46,13 +55,23 @@ class Controller:
     async def ask(self, what: Request, timeout: float) -> str | int:
         """The job's answer.
 
-        Raises `JobNotFound`, `UnknownJobType`, `OwnedElsewhere`, or `Unanswered` after `timeout` seconds.
+        Raises `JobNotFound`, `UnknownJobType`, `OwnedElsewhere`, `NobodyWorks`, or `Unanswered` after `timeout`
+        seconds.
         """
         try:
             async with asyncio.timeout(timeout):
                 return await self._ask_until_answered(what)
         except TimeoutError as error:
             raise Unanswered from error
+
+    async def trouble(self) -> str:
+        """What keeps the job's actor from writing, as far as it says within a moment."""
+        try:
+            async with asyncio.timeout(TROUBLE_SECONDS):
+                actor = await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
+                return str(await actor.trouble.remote())
+        except (ValueError, RayError, Fenced, TimeoutError):
+            return ""
 
     async def _ask_until_answered(self, what: Request) -> str | int:
         is_asked = False
@@ -78,7 +97,11 @@ class Controller:
         # Nobody works on it. An actor made now would go on with the job before it hears what is wanted: say it first.
         document = await self._free_document()
         if document.status.is_interruptible:
+            if isinstance(what, StopStep):
+                raise NobodyWorks
             if what is RequestKind.REMOVE:
+                # Its hooks must run: nothing is lost when its code cannot be loaded.
+                await asyncio.to_thread(check_code, self._connection, document.code)
                 await self.take(document, JobStatus.REMOVING, "removed")
             elif what in (RequestKind.STOP, RequestKind.DRAIN):
                 await self.take(document, JobStatus.STOPPED, "stopped while nobody worked on it")

@@ -17,6 +17,7 @@ from choreography_ray.actors.names import job_actor
 from choreography_ray.actors.ray_api import find, is_connected
 from choreography_ray.client.control import Controller, Unanswered
 from choreography_ray.client.reading import Reader
+from choreography_ray.client.step import AsyncStepHandle
 from choreography_ray.display import SHOWN_FAILURES, LiveProgress
 from choreography_ray.engine.rest import Request, RequestKind, RetryFailed
 from choreography_ray.errors import (
@@ -68,6 +69,7 @@ class AsyncJobHandle:
         self.job_id = job_id
         self.start_error: StartReport | None = None
         self._connection = connection
+        self._storage = storage
         self._reader = Reader(storage, job_id)
         self._controller = Controller(storage, connection, job_id)
 
@@ -94,9 +96,9 @@ class AsyncJobHandle:
         """Every step of its plan, in order, or those of one status."""
         return self._reader.steps(status)
 
-    async def step(self, step_id: str) -> StepRecord:
-        """One step."""
-        return await self._reader.step(StepId(step_id))
+    def step(self, step_id: str) -> AsyncStepHandle:
+        """One step by its id; whether there is one shows when it is read."""
+        return AsyncStepHandle(self._storage, self._reader, self._controller, StepId(step_id))
 
     def results(self) -> AsyncIterator[tuple[StepId, Any]]:
         """(step id, value) of successes in plan order; needs `keep_results`."""

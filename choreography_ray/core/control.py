@@ -171,14 +171,15 @@ class Control:
         if event.error:
             job.turn.change(error=event.error)
         self._stages.end_hosts()
-        job.start.completed()
         if job.status is JobStatus.REMOVING:
+            job.start.removed()
             job.turn.clear = c.ClearJob(keep_results=False)
             job.turn.is_job_deleted = True
             self._answer(self._removing, REMOVED)
             job.turn.say(c.Finish(JobStatus.REMOVING))
             job.is_finished = True
             return
+        job.start.completed()
         if event.state is not None:
             job.turn.change(state=event.state)
         job.turn.change(is_stop_finalized=True, is_draining=False, journal=())

@@ -30,6 +30,7 @@ from choreography_ray.core.situation import JobRules, Situation
 from choreography_ray.core.slot_messages import Held
 from choreography_ray.core.slots import IncarnationDoubted, JobSlots
 from choreography_ray.core.stages import Stages
+from choreography_ray.core.starting import REMOVED
 from choreography_ray.core.step_stops import StepStops
 from choreography_ray.core.stopping import Stopping
 from choreography_ray.errors import Fenced
@@ -368,7 +369,7 @@ class JobMachine:
     def _report_start(self, time: Instant) -> None:
         report = self._job.start.report(time.now)
         if report is not None:
-            if report.error:
+            if report.error and report.error != REMOVED:
                 self._job.turn.change(start_error=report.error, start_details=report.details)
             self._job.turn.say(report)
 

@@ -15,6 +15,8 @@ FIRST_WINDOW_SECONDS = 0.25
 SLOT_PATIENCE_SECONDS = 1.0
 """A job that was given no slot for so long waits for one."""
 MAX_DETAILS = 20
+REMOVED = "REMOVED"
+"""What is reported of the start of a job that was removed meanwhile [S9.6]."""
 
 
 class StartWatch:
@@ -31,6 +33,7 @@ class StartWatch:
         self._details: list[str] = []
         self._is_completed = False
         self._is_stopped = False
+        self._is_removed = False
         self._is_reported = False
 
     def created(self, host: HostId, now: float) -> None:
@@ -63,6 +66,10 @@ class StartWatch:
         """The job was stopped: a start that has brought nothing up is over."""
         self._is_stopped = True  # where an earlier incarnation saw the steps started, that says nothing of the start
 
+    def removed(self) -> None:
+        """The job is gone: whoever waits for its start is told so."""
+        self._is_removed = self._is_completed = True
+
     def completed(self) -> None:
         """The job is over."""
         self._is_completed = True
@@ -81,6 +88,8 @@ class StartWatch:
         if self._is_reported or not (self._is_completed or self._is_stopped or self._is_settled(now)):
             return None
         self._is_reported = True
+        if self._is_removed:
+            return ReportStart(REMOVED, ())
         error = ""
         if self._is_stopped and self._is_start and not self._ups:
             error = StartJobReason.STOPPED

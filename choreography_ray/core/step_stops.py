@@ -16,10 +16,8 @@ from choreography_ray.model import JobStatus
 from choreography_ray.records import Run, StepCode, StepDocument
 
 STOP_TIMED_OUT = "STOP_TIMED_OUT"
-IS_COMPLETED = "JOB_IS_COMPLETED"
 IS_NOT_RUNNING = "JOB_IS_NOT_RUNNING"
 IS_BEING_REMOVED = "JOB_IS_BEING_REMOVED"
-STEP_IS_FINAL = "STEP_IS_FINAL"
 
 CONFIRM_SECONDS = 5.0
 """What the end of a process may take to be confirmed before whoever stops the step is told that it takes longer."""
@@ -73,15 +71,15 @@ class StepStops:
         self._job.stopping_steps.add(event.ordinal)
 
     def _refusal(self, ordinal: int) -> str:
+        if StepCode(self._job.ledger.code(ordinal)).status.is_final:
+            return ""  # the answer says so: whoever asks again is not told an error
         match self._job.status:
-            case JobStatus.COMPLETED_SUCCESSFULLY | JobStatus.COMPLETED_WITH_FAILURES:
-                return IS_COMPLETED
             case JobStatus.REMOVING:
                 return IS_BEING_REMOVED
             case JobStatus.FAILED:
                 return IS_NOT_RUNNING
             case _:
-                return STEP_IS_FINAL if StepCode(self._job.ledger.code(ordinal)).status.is_final else ""
+                return ""
 
     def pursue(self, time: Instant) -> None:
         """Bring each of them further. While a mark is set nothing is decided: it may prepare the step anew."""

@@ -18,6 +18,7 @@ from choreography_ray.core.ownership import CRASHED, describe_crashes
 from choreography_ray.core.situation import JobRules
 from choreography_ray.core.slot_messages import Held
 from choreography_ray.core.slots import JobSlots
+from choreography_ray.core.starting import REMOVED
 from choreography_ray.engine.admission import is_asked
 from choreography_ray.engine.confirmation import Confirmation, Question
 from choreography_ray.engine.hooks import Hooks
@@ -320,8 +321,8 @@ class Incarnation:
                 await startup.before_starting()
         except StartInterrupted as interrupted:
             assert self._rest is not None
-            await self._rest.come_to_rest(interrupted.why, interrupted.error)
-            self._answer(ReportStart(StartJobReason.STOPPED, ()))
+            is_stopped = await self._rest.come_to_rest(interrupted.why, interrupted.error)
+            self._answer(ReportStart(StartJobReason.STOPPED if is_stopped else REMOVED, ()))
             return await self._live_at_rest(startup, code, hooks)
         return await self._run_steps(ledger, code)
 

@@ -144,12 +144,13 @@ class Rest:
         self._hooks = hooks
         self._desk = desk
 
-    async def come_to_rest(self, why: str, error: str = "") -> None:
-        """Stop a job of which nothing has started [S9.1]; one that is to go needs no stop before it."""
+    async def come_to_rest(self, why: str, error: str = "") -> bool:
+        """Stop a job of which nothing has started [S9.1]. False: it is to go, which needs no stop before it."""
         if self._desk.wants_removal:
-            return
+            return False
         await self._job.change_status(JobStatus.STOPPED, why=why, error=error)
         await self._finish_stop()
+        return True
 
     async def _finish_stop(self) -> None:
         stopped = await self._hooks.stopped()

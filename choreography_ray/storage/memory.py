@@ -366,6 +366,13 @@ class MemoryStorage:
             value = _seal(f"job {job_id!r}, step {result.step_id!r}: result", result.value)
             kept[result.ordinal] = replace(result, value=value)
 
+    async def delete_results(self, job_id: JobId, results: Sequence[tuple[int, int]]) -> None:
+        kept = self._job(job_id).results
+        for ordinal, fence in results:
+            there = kept.get(ordinal)
+            if there is not None and there.fence == fence:
+                del kept[ordinal]
+
     async def read_results(
         self,
         job_id: JobId,

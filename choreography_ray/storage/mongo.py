@@ -502,6 +502,11 @@ class MongoStorage:
         await self._replace("results", [docs.result_document(job_id, result) for result in results])
 
     @_answering
+    async def delete_results(self, job_id: JobId, results: Sequence[tuple[int, int]]) -> None:
+        deletes = [DeleteOne({"_id": address(job_id, ordinal), "fence": fence}) for ordinal, fence in results]
+        await self._matched("results", deletes)
+
+    @_answering
     async def read_results(
         self,
         job_id: JobId,

@@ -248,6 +248,10 @@ class JobStorage(Protocol):
         """Save kept results, each replacing one of the same ordinal."""
         ...
 
+    async def delete_results(self, job_id: JobId, results: Sequence[tuple[int, int]]) -> None:
+        """Delete the kept results of these ordinals where they were kept under the given fence."""
+        ...
+
     async def read_results(
         self,
         job_id: JobId,

@@ -782,6 +782,16 @@ async def test_of_step_documents_that_race_the_greatest_stays(storage: JobStorag
     assert all(told in ([], [0]) for told in refused)
 
 
+async def test_kept_results_are_deleted_where_the_fence_is_the_one_that_was_read(storage: JobStorage) -> None:
+    """Those that a later job of the same id kept meanwhile stay."""
+    results = [KeptResult(n, StepId(f"s{n}"), n, fence=5 + n) for n in range(3)]
+    await storage.save_results(JOB, results)
+    for _ in range(2):
+        await storage.delete_results(JOB, [(0, 5), (1, 5), (7, 5)])
+    assert await storage.read_results(JOB) == results[1:]
+    await storage.delete_results(JOB, [])
+
+
 async def test_step_documents_are_deleted_up_to_a_closed_run(storage: JobStorage) -> None:
     """A stalled writer cannot delete a newer attempt's document."""
     await storage.save_step_documents(JOB, [own(0), own(1, is_closed=True), own(2, Run(5, 2)), own(3, Run(6, 0))])

@@ -103,11 +103,11 @@ def test_an_attempt_over_its_timeout_fails_and_its_body_is_gone(
 
     assert record.status is JobStatus.COMPLETED_WITH_FAILURES
     assert (record.progress.succeeded, record.progress.failed) == (1, 1)
-    failure = job.step("slow").failure
+    failure = job.step("slow").record().failure
     assert failure is not None
     assert failure.error_type.endswith("StepTimedOut")
     assert "1 s" in failure.message
-    assert job.step("quick").status is JobStepStatus.COMPLETED_SUCCESSFULLY
+    assert job.step("quick").record().status is JobStepStatus.COMPLETED_SUCCESSFULLY
     slow = [m for m in marks(log) if m.key == "slow"]
     assert len([m for m in slow if m.event == "begin"]) == 1
     assert not [m for m in slow if m.event == "end"]

@@ -18,7 +18,7 @@ from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.ports import Lease, StepWork, Whereabouts, Work
 from choreography_ray.errors import Fenced, OwnedElsewhere
 from choreography_ray.job import Job
-from choreography_ray.model import HostId, JobId, JobStatus
+from choreography_ray.model import HostId, JobId, JobStatus, StepId
 from choreography_ray.records import CodeRef, Failure, Group, OutcomeDocument, Owner, Run, StepKind
 from tests.simulation.faults import ISOLATED_SECONDS, StoreClient
 from tests.simulation.process import Process
@@ -108,6 +108,7 @@ class SimJob:
         self.job_id = job_id
         self.code = Code(job_class, types_of(job_class))
         self.stages = stages
+        self.step_ids: tuple[StepId, ...] = ()
         self.window = window
         self.actor = f"actor-{job_id}"
         self.current: Incarnation | None = None

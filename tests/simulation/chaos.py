@@ -9,9 +9,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from choreography_ray.engine.rest import NOT_PREPARED, RequestKind
+from choreography_ray.engine.rest import NOT_PREPARED, RequestKind, StopStep
 from choreography_ray.job import Job
-from choreography_ray.model import JobStatus
+from choreography_ray.model import JobStatus, JobStepStatus
 from choreography_ray.options import JobsOptions
 from tests.simulation.actors import SimJob
 from tests.simulation.check import check_end, check_world
@@ -34,6 +34,7 @@ class Blow(StrEnum):
     STOP = "somebody stops a job"
     DRAIN = "somebody drains a job"
     RESUME = "somebody resumes a job"
+    STOP_STEP = "somebody stops a step"
     JOB_WITHOUT_STORE = "the store does not answer a job actor"
 
 
@@ -87,8 +88,23 @@ class Story:
 REQUESTS = {Blow.STOP: RequestKind.STOP, Blow.DRAIN: RequestKind.DRAIN, Blow.RESUME: RequestKind.RESUME}
 
 
+async def _stop_step(world: World, job: SimJob, ordinal: int) -> None:
+    asked = world.clock.instant().at
+    world.open_step_stops += 1
+    if await ask(job, StopStep(ordinal, job.step_ids[ordinal])) == JobStepStatus.STOPPED:
+        world.stopped_steps[job.job_id, ordinal] = asked
+    world.open_step_stops -= 1
+
+
 def strike(world: World, one: Strike) -> None:
     """Let it happen."""
+    if one.blow is Blow.STOP_STEP:
+        everybody = list(world.jobs.values())
+        if everybody:
+            world.requests += 1
+            job = everybody[one.pick % len(everybody)]
+            world.spawn(_stop_step(world, job, one.pick // len(everybody) % len(job.step_ids)))
+        return
     if one.blow in REQUESTS:
         everybody = list(world.jobs.values())
         if everybody:
@@ -197,6 +213,7 @@ async def play(story: Story, *witnesses: Callable[[World], Coroutine[Any, Any, N
         await check_end(world, job_id)
         assert document.is_cleared == (job.code.job_class is PassingPieces)
     check_world(world)
+    assert not world.open_step_stops, "somebody who stopped a step was never answered"
     is_calm = not (story.strikes or story.job_faults or story.host_faults) and story.wire == CALM_WIRE
     assert not is_calm or not world.held_soon, "slots outlive their jobs"
     return world

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from choreography_ray.job import Job, JobState
+from choreography_ray.job import Job, JobState, StepDetails
 from choreography_ray.model import StageFailureBehavior, StepHosting
 from choreography_ray.step import JobStep, JobStepState
 from tests.simulation.world import Body, World
@@ -196,6 +196,20 @@ class EndlessPlan(Pieces):
     async def prepare_steps(self, request: Batch):  # type: ignore[no-untyped-def, override]
         yield self.create_step(Work, request.pieces[0])
         await asyncio.Event().wait()
+
+
+class SlowlyPlanned(KeptPieces):
+    """Its plan takes a second per step to think of."""
+
+    stopped_hooks: ClassVar[int] = 0
+
+    async def prepare_steps(self, request: Batch) -> AsyncIterator[StepDetails]:  # type: ignore[override]
+        for piece in request.pieces:
+            await asyncio.sleep(1.0)
+            yield self.create_step(Work, piece, stage=piece.stage, step_id=piece.key)
+
+    def on_stopped(self) -> None:
+        type(self).stopped_hooks += 1
 
 
 def batch(pieces: Sequence[Piece], continue_stages: Sequence[int] = (), hook_seconds: float = 0.0) -> Batch:

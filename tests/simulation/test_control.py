@@ -20,7 +20,7 @@ from tests.simulation.actors import SimJob
 from tests.simulation.check import RESOLVE, check_end, check_world
 from tests.simulation.control import ask, rest, retry
 from tests.simulation.faults import Cut, Fault
-from tests.simulation.jobs import EndlessPlan, KeptPieces, PassingPieces, Piece, Pieces, Work, batch
+from tests.simulation.jobs import EndlessPlan, KeptPieces, PassingPieces, Piece, Pieces, SlowlyPlanned, Work, batch
 from tests.simulation.loop import run
 from tests.simulation.world import World
 
@@ -511,3 +511,50 @@ def test_a_stop_long_after_the_start_is_no_error_of_the_start() -> None:
         assert not (await world.document()).start_error
 
     run(story())
+
+
+@pytest.mark.parametrize("what", [RequestKind.STOP, RequestKind.DRAIN, RequestKind.REMOVE])
+def test_a_stop_while_the_plan_is_made_takes_effect_with_the_next_step(what: RequestKind) -> None:
+    """Not with the next page of the plan, which may be minutes away; a removal is no stop before it [S9.1, S9.6]."""
+
+    async def story() -> None:
+        world = World()
+        Work.world = world
+        SlowlyPlanned.stopped_hooks = 0
+        request = batch([Piece(key=str(i)) for i in range(1_000)])
+        job = await world.start(SlowlyPlanned, request, options=OPTIONS)
+        await asyncio.sleep(10.5)
+        document = await world.document()
+        began = world.now
+        answer = await ask(job, what)
+        assert world.now - began < 2.0
+        assert SlowlyPlanned.stopped_hooks == 1
+        if what is RequestKind.REMOVE:
+            assert answer == "REMOVED"
+            assert (await job.started).error == "REMOVED"
+            assert await world.store.read_job(job.job_id) is None
+            assert JobStatus.STOPPED not in {entry.status for entry in document.history}
+        else:
+            assert answer == "STOPPED"
+            assert (await job.started).error == "STOPPED"
+            assert await ask(job, RequestKind.RESUME) == "JOB_IS_NOT_PREPARED"
+
+    run(story())
+
+
+def test_whoever_waits_for_the_start_of_a_job_that_is_removed_is_told_so() -> None:
+    """Its first host had not come up; the start was reported as one that had nothing to say."""
+
+    async def story() -> None:
+        world = World(placement=lambda kind: 50.0)
+        job = await start(world, [Piece(key="x", seconds=9.0)])
+        await until_scheduled(job)
+        assert await ask(job, RequestKind.REMOVE) == "REMOVED"
+        assert (await job.started).error == "REMOVED"
+
+    run(story())
+
+
+async def until_scheduled(job: SimJob) -> None:
+    while StepCode.SCHEDULED not in job.world.codes(job.job_id):
+        await asyncio.sleep(0.001)

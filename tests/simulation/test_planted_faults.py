@@ -6,6 +6,7 @@ A fault breaks one rule of PROTOCOLS. If no story fails with it, the simulation 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,8 +20,10 @@ from choreography_ray.core.ledger import Ledger
 from choreography_ray.core.placing import Placing
 from choreography_ray.core.slots import JobSlots
 from choreography_ray.core.stages import Stages
+from choreography_ray.core.step_stops import StepStops
 from choreography_ray.core.throttle import SlotTable
 from choreography_ray.core.turn import Turn
+from choreography_ray.core.work import WorkQueue
 from choreography_ray.engine.confirmation import Confirmation
 from choreography_ray.engine.host_engine import HostEngine
 from choreography_ray.engine.job_engine import JobEngine
@@ -83,6 +86,20 @@ RETRIES = [retrying(at) for at in (10.0, 25.0, 45.0)]  # well before the host of
 AWOKEN = [awoken(at, cut) for at in range(6, 22) for cut in (Cut.BEFORE, Cut.AFTER)]
 
 
+STEP_STOPS = [
+    story(
+        seed,
+        pace=2.0,
+        slots=3,
+        strikes=(
+            *(Strike(1.0 + 0.7 * n, Blow.STOP_STEP, pick=n * 7 + seed) for n in range(8)),
+            *((Strike(4.0 + seed % 5, Blow.KILL_JOB),) if seed % 2 else (Strike(3.0, Blow.KILL_HOST),)),
+        ),
+    )
+    for seed in range(6)
+]
+
+
 def is_caught(stories: list[Story]) -> bool:
     """Whether any of the stories fails."""
     logging.disable(logging.CRITICAL)
@@ -101,8 +118,8 @@ def is_caught(stories: list[Story]) -> bool:
 
 @pytest.mark.parametrize(
     "stories",
-    [CALM, COPIES, CUTS, SILENT_CUTS, ISLANDS, RETRIES, AWOKEN],
-    ids=["calm", "copies", "cuts", "silent cuts", "islands", "retries", "awoken"],
+    [CALM, COPIES, CUTS, SILENT_CUTS, ISLANDS, RETRIES, AWOKEN, STEP_STOPS],
+    ids=["calm", "copies", "cuts", "silent cuts", "islands", "retries", "awoken", "step stops"],
 )
 def test_without_a_fault_none_of_these_stories_fails(stories: list[Story]) -> None:
     for one in stories:
@@ -232,6 +249,39 @@ def leases_without_being_confirmed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Confirmation, "keep_asking", lambda self, question, interval: None)
 
 
+def gives_a_place_to_what_is_to_stop(patch: pytest.MonkeyPatch) -> None:
+    """A step whose stop is being decided stays in the queue."""
+    withdraw = WorkQueue.withdraw
+
+    def copying(self: WorkQueue, ordinal: int) -> int | None:
+        later, singles = list(self._later), deque(self._singles)
+        attempt = withdraw(self, ordinal)
+        self._later, self._singles = later, singles
+        self._withdrawn.discard(ordinal)
+        return attempt
+
+    patch.setattr(WorkQueue, "withdraw", copying)
+
+
+def runs_for_ever_beside_stopped_steps(patch: pytest.MonkeyPatch) -> None:
+    """The job does not come to rest when only steps that were stopped are left of its stage."""
+    patch.setattr(Stages, "_is_stopped", lambda self, stage: False)
+
+
+def says_stopped_before_it_is(patch: pytest.MonkeyPatch) -> None:
+    """Whoever stops a step is answered when the job has heard of it."""
+    ask = StepStops.ask
+
+    def hasty(self: StepStops, event: Any, time: Any) -> None:
+        ask(self, replace(event, receipt=-1), time)
+        for stop in self._pending.values():
+            stop.receipts = [receipt for receipt in stop.receipts if receipt >= 0]
+        self._job.turn.messages = [m for m in self._job.turn.messages if m != c.Answer((-1,), "JOB_IS_NOT_RUNNING")]
+        self._job.turn.say(c.Answer((event.receipt,), "STOPPED"))
+
+    patch.setattr(StepStops, "ask", hasty)
+
+
 @pytest.mark.parametrize(
     ("plant", "stories"),
     [
@@ -250,6 +300,9 @@ def leases_without_being_confirmed(patch: pytest.MonkeyPatch) -> None:
         (performs_a_run_twice, COPIES),
         (writes_without_a_fence, AWOKEN),
         (leases_without_being_confirmed, ISLANDS),
+        (gives_a_place_to_what_is_to_stop, STEP_STOPS),
+        (runs_for_ever_beside_stopped_steps, STEP_STOPS),
+        (says_stopped_before_it_is, STEP_STOPS),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

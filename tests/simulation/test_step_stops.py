@@ -10,7 +10,6 @@ from datetime import timedelta
 import pytest
 
 from choreography_ray.codec import decode
-from choreography_ray.core import control
 from choreography_ray.core.policies import GroupSizer
 from choreography_ray.core.stages import STEP_STOPPED
 from choreography_ray.engine.job_engine import JobEngine
@@ -115,7 +114,7 @@ def test_one_prepared_one_running_and_one_waiting_step_are_stopped_while_their_s
         assert await rest(job) is JobStatus.STOPPED
         await check_stopped_by_steps(world, job, ["prepared", "running"])
         assert begun(world) == {"running": 1, "retrying": 1, "busy0": 1, "busy1": 1}
-        assert [await ask(job, stop(THREE, key)) for key in keys] == ["STOPPED", "STOPPED", "STEP_IS_FINAL"]
+        assert [await ask(job, stop(THREE, key)) for key in keys] == ["STOPPED", "STOPPED", "COMPLETED_WITH_FAILURE"]
         assert await ask(job, RequestKind.RESUME) == "RESUMED"
         assert await rest(job) is JobStatus.COMPLETED_WITH_FAILURES
         assert (await world.document()).counts.succeeded == 4
@@ -240,7 +239,7 @@ def test_a_step_is_stopped_at_any_moment_and_resumed_to_the_jobs_end(at: float, 
         job = await start(world, pieces)
         await asyncio.sleep(at)
         answer = await ask(job, stop(pieces, key))
-        assert answer in ("STOPPED", "STEP_IS_FINAL", "COMPLETED_SUCCESSFULLY", "JOB_IS_COMPLETED")
+        assert answer in ("STOPPED", "COMPLETED_SUCCESSFULLY")
         if answer == "STOPPED":
             assert await rest(job) is JobStatus.STOPPED
             await check_stopped_by_steps(world, job, [key])
@@ -412,11 +411,11 @@ def test_refusals_and_unknown_steps() -> None:
         pieces = [Piece(key="x"), Piece(key="y", seconds=5.0)]
         job = await start(world, pieces)
         await until(lambda: code(job, 0).status.is_final)
-        assert await ask(job, stop(pieces, "x")) == "STEP_IS_FINAL"
+        assert await ask(job, stop(pieces, "x")) == "COMPLETED_SUCCESSFULLY"
         assert await ask(job, StopStep(0, StepId("another"))) == NO_SUCH_STEP
         assert await ask(job, StopStep(2, StepId("z"))) == NO_SUCH_STEP
         await job.ended
-        assert await ask(job, stop(pieces, "y")) == control.IS_COMPLETED
+        assert await ask(job, stop(pieces, "y")) == "COMPLETED_SUCCESSFULLY"
 
     run(story())
 

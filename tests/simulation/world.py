@@ -20,7 +20,7 @@ from choreography_ray.core.instant import Instant
 from choreography_ray.core.slot_messages import Exchange, ExchangeKey
 from choreography_ray.core.throttle import SlotTable
 from choreography_ray.job import Job, effective_options
-from choreography_ray.model import HostId, JobId
+from choreography_ray.model import HostId, JobId, StepId
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import CodeRef, JobDocument, StepCode, StepKind
 from choreography_ray.storage.memory import MemoryStorage
@@ -105,6 +105,10 @@ class World:
         self.peak = 0
         self.checkpoints: dict[tuple[JobId, int], int] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.open_step_stops = 0
+        """Who stops a step and has no answer yet."""
+        self.stopped_steps: dict[tuple[JobId, int], datetime] = {}
+        """Steps of which somebody was told that they are stopped, and when that was asked for."""
         self.requests = 0
         """How often somebody stopped, drained or resumed a job."""
         self.held_soon = 0
@@ -162,11 +166,18 @@ class World:
         window = self.jobs[body.job].window
         of_job = sum(n for (job, _), n in self.running.items() if job == body.job)
         self._demand(window is None or of_job <= max(1, window), f"{of_job} bodies of {body.job} in its window")
+        self._demand(not self._is_stopped(step), f"{body} begins although somebody was told that it is stopped")
         codes = self.codes(body.job)
         self._demand(codes[body.ordinal] == StepCode.SCHEDULED, f"{body} began without its durable SCHEDULED")
         stages = self.jobs[body.job].stages
         early = [o for o, s in enumerate(stages) if s < body.stage and not StepCode(codes[o]).status.is_final]
         self._demand(not early, f"{body} began before {early} of earlier stages had ended")
+
+    def _is_stopped(self, step: tuple[JobId, int]) -> bool:
+        """Whether somebody was told that the step is stopped, and the job has not been resumed since that was asked."""
+        asked = self.stopped_steps.get(step)
+        history = self.store._documents[step[0]].history
+        return asked is not None and not any(entry.why == "resumed" and entry.at >= asked for entry in history)
 
     def end(self, body: Body) -> None:
         """A body ends, for whatever reason."""
@@ -218,6 +229,7 @@ class World:
         assert await self.store.insert_job(document)
         stages = [piece.stage for piece in request.pieces]
         job = SimJob(self, document.job_id, job_class, stages, chosen.max_active_steps_per_job)
+        job.step_ids = tuple(StepId(piece.key) for piece in request.pieces)
         self.jobs[document.job_id] = job
         job.live()
         return job

@@ -21,8 +21,12 @@ from choreography_ray.errors import (
     ClusterUnavailable,
     JobNotFound,
     JobRemoved,
+    RemoveStepError,
+    RemoveStepReason,
     StartJobError,
     StartJobReason,
+    StepStopError,
+    StepStopReason,
     StorageUnavailable,
 )
 from choreography_ray.model import (
@@ -95,8 +99,26 @@ class FakeHandle:
     def verify(self) -> Verification:
         return self._client.verified
 
+    def step(self, step_id: str) -> FakeStep:
+        return FakeStep(self._record.job_id, step_id, self._client)
+
     def steps(self, status: JobStepStatus | None = None) -> list[StepRecord]:
         return [step for step in self._client.plan if status in (None, step.status)]
+
+
+class FakeStep:
+    def __init__(self, job_id: str, step_id: str, client: FakeClient) -> None:
+        self._job_id, self._step_id, self._client = job_id, step_id, client
+
+    def stop(self) -> JobStepStatus:
+        self._client.told.append(("stop", self._job_id, self._step_id))
+        if isinstance(self._client.stopped, Exception):
+            raise self._client.stopped
+        return self._client.stopped
+
+    def remove(self) -> None:
+        self._client.told.append(("remove", self._job_id, self._step_id))
+        raise RemoveStepError(RemoveStepReason.JOB_IS_STORED, self._job_id, self._step_id)
 
 
 class FakeClient:
@@ -108,6 +130,7 @@ class FakeClient:
         self.told: list[tuple[Any, ...]] = []
         self.start_raises: Exception | None = None
         self.wait_raises: BaseException | None = None
+        self.stopped: JobStepStatus | Exception = JobStepStatus.STOPPED
         self.is_open = False
         self.verified = Verification(job_id=JobId("nightly"), status=JobStatus.RUNNING)
 
@@ -143,7 +166,7 @@ def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeClie
     for name in ("RAY_ADDRESS", "CHOREOGRAPHY_MONGO_URL", "CHOREOGRAPHY_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)
     made = FakeClient()
-    monkeypatch.setattr(Connection, "open", lambda self, *, with_ray: made)
+    monkeypatch.setattr(Connection, "open", lambda self, *, with_ray, resumes=True: made)
     yield made
     assert not made.is_open, "the command left its connection open"
 
@@ -425,6 +448,27 @@ def test_the_cluster_is_taken_from_option_environment_and_folder_in_this_order(
 def test_down_without_up_is_no_error(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["down"]) == 0
     assert "no cluster" in capsys.readouterr().out
+
+
+def test_a_single_step_is_stopped_by_its_id(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    """The job as a whole is left alone, and what is printed says where the step stands."""
+    assert main(["stop", "nightly", "--step", "shard-7"]) == ExitCode.OK
+    assert client.told == [("stop", "nightly", "shard-7")]
+    assert capsys.readouterr().out == "nightly: step shard-7 stopped; it runs again when the job is resumed\n"
+    client.stopped = JobStepStatus.COMPLETED_SUCCESSFULLY
+    assert main(["stop", "nightly", "--step", "shard-7"]) == ExitCode.OK
+    assert "had ended before it was stopped: COMPLETED_SUCCESSFULLY" in capsys.readouterr().out
+    client.stopped = StepStopError(StepStopReason.STOP_TIMED_OUT, "nightly", "shard-7")
+    assert main(["stop", "nightly", "--step", "shard-7"]) == ExitCode.ERROR
+    assert "step 'shard-7' of job 'nightly' was not stopped: STOP_TIMED_OUT" in capsys.readouterr().err
+
+
+def test_what_is_left_of_a_step_is_kept_while_its_job_is_stored(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["remove", "nightly", "--step", "shard-7"]) == ExitCode.ERROR
+    assert client.told == [("remove", "nightly", "shard-7")]
+    assert "was not removed: JOB_IS_STORED" in capsys.readouterr().err
 
 
 def test_every_command_has_help_without_importing_ray() -> None:
