@@ -20,7 +20,6 @@ from choreography_ray.core.ledger import Ledger
 from choreography_ray.core.placing import Placing
 from choreography_ray.core.slots import JobSlots
 from choreography_ray.core.stages import Stages
-from choreography_ray.core.step_stops import StepStops
 from choreography_ray.core.throttle import SlotTable
 from choreography_ray.core.turn import Turn
 from choreography_ray.core.work import WorkQueue
@@ -268,20 +267,6 @@ def runs_for_ever_beside_stopped_steps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stages, "_is_stopped", lambda self, stage: False)
 
 
-def says_stopped_before_it_is(patch: pytest.MonkeyPatch) -> None:
-    """Whoever stops a step is answered when the job has heard of it."""
-    ask = StepStops.ask
-
-    def hasty(self: StepStops, event: Any, time: Any) -> None:
-        ask(self, replace(event, receipt=-1), time)
-        for stop in self._pending.values():
-            stop.receipts = [receipt for receipt in stop.receipts if receipt >= 0]
-        self._job.turn.messages = [m for m in self._job.turn.messages if m != c.Answer((-1,), "JOB_IS_NOT_RUNNING")]
-        self._job.turn.say(c.Answer((event.receipt,), "STOPPED"))
-
-    patch.setattr(StepStops, "ask", hasty)
-
-
 @pytest.mark.parametrize(
     ("plant", "stories"),
     [
@@ -302,7 +287,6 @@ def says_stopped_before_it_is(patch: pytest.MonkeyPatch) -> None:
         (leases_without_being_confirmed, ISLANDS),
         (gives_a_place_to_what_is_to_stop, STEP_STOPS),
         (runs_for_ever_beside_stopped_steps, STEP_STOPS),
-        (says_stopped_before_it_is, STEP_STOPS),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

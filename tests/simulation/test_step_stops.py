@@ -12,6 +12,7 @@ import pytest
 from choreography_ray.codec import decode
 from choreography_ray.core.policies import GroupSizer
 from choreography_ray.core.stages import STEP_STOPPED
+from choreography_ray.core.step_stops import StepStops
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.rest import NO_SUCH_STEP, RequestKind, StopStep
 from choreography_ray.model import JobStatus, StepId
@@ -289,29 +290,37 @@ def test_the_stops_of_steps_are_cut_at_every_write(cut: Cut) -> None:
         run(stop_three(World(job_faults=[Fault(at, cut, kills=True)])))
 
 
-def test_a_stop_that_was_saved_is_carried_out_by_the_next_incarnation() -> None:
+async def stop_and_die(with_host: bool, checkpoints: int) -> None:
+    """The job actor dies as soon as the stop is saved, and whoever asked goes away."""
+    world = World()
+    pieces = [Piece(key="x", seconds=90.0, checkpoints=checkpoints), Piece(key="y", seconds=1.0)]
+    job = await start(world, pieces)
+    await until(lambda: world.running.total() == 2)
+    asking = asyncio.create_task(ask(job, stop(pieces, "x")))
+    steps = world.store._job(job.job_id).steps
+    while not (0 in steps and steps[0].stop is not None):
+        await asyncio.sleep(0.0001)
+    asking.cancel()
+    job.die()
+    if with_host:
+        next(host for host in list(world.hosts.values()) if host.host.startswith("step0-")).die()
+    assert await rest(job) is JobStatus.STOPPED
+    await check_stopped_by_steps(world, job, ["x"])
+    assert begun(world)["x"] == 1
+
+
+@pytest.mark.parametrize("with_host", [False, True])
+@pytest.mark.parametrize("checkpoints", [0, 30])
+def test_a_stop_that_was_saved_is_carried_out_by_the_next_incarnation(with_host: bool, checkpoints: int) -> None:
     """Nobody asks again: what the step document says is enough, also when the host has died with its job actor."""
+    run(stop_and_die(with_host, checkpoints))
 
-    async def story(with_host: bool, checkpoints: int) -> None:
-        world = World()
-        pieces = [Piece(key="x", seconds=90.0, checkpoints=checkpoints), Piece(key="y", seconds=1.0)]
-        job = await start(world, pieces)
-        await until(lambda: world.running.total() == 2)
-        asking = asyncio.create_task(ask(job, stop(pieces, "x")))
-        steps = world.store._job(job.job_id).steps
-        while not (0 in steps and steps[0].stop is not None):
-            await asyncio.sleep(0.0001)
-        asking.cancel()
-        job.die()
-        if with_host:
-            next(host for host in list(world.hosts.values()) if host.host.startswith("step0-")).die()
-        assert await rest(job) is JobStatus.STOPPED
-        await check_stopped_by_steps(world, job, ["x"])
-        assert begun(world)["x"] == 1
 
-    for with_host in (False, True):
-        for checkpoints in (0, 30):
-            run(story(with_host, checkpoints))
+def test_that_story_fails_where_step_documents_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted fault: the next incarnation forgets the stop."""
+    monkeypatch.setattr(StepStops, "restore", lambda self, documents: None)
+    with pytest.raises(AssertionError):
+        run(stop_and_die(with_host=False, checkpoints=0))
 
 
 def test_a_resumed_step_is_not_stopped_by_the_stop_of_its_earlier_run() -> None:
