@@ -67,6 +67,7 @@ class JobEngine:
         self._first_work: dict[HostId, asyncio.Future[Work]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: BaseException | None = None
+        self._is_closed = False
         self.started: asyncio.Future[c.ReportStart] = asyncio.get_running_loop().create_future()
 
     @property
@@ -101,6 +102,8 @@ class JobEngine:
         await done
 
     def _new_receipt(self) -> tuple[int, asyncio.Future[Any]]:
+        if self._is_closed:
+            raise Fenced(self._job_id)  # nobody would answer any more
         receipt, self._next_receipt = self._next_receipt, self._next_receipt + 1
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._receipts[receipt] = done
@@ -159,6 +162,7 @@ class JobEngine:
                 pass
 
     def _close(self) -> None:
+        self._is_closed = True
         for task in self._tasks:
             task.cancel()
         for done in self._receipts.values():

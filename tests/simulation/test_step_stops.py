@@ -10,11 +10,13 @@ from datetime import timedelta
 import pytest
 
 from choreography_ray.codec import decode
+from choreography_ray.core import events as e
 from choreography_ray.core.policies import GroupSizer
 from choreography_ray.core.stages import STEP_STOPPED
 from choreography_ray.core.step_stops import StepStops
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.rest import NO_SUCH_STEP, RequestKind, StopStep
+from choreography_ray.errors import Fenced
 from choreography_ray.model import JobStatus, StepId
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import StepCode
@@ -475,3 +477,16 @@ def _running(world: World) -> Counter[str]:
     for _, what, body in world.marks:
         running[body.key] += 1 if what == "begin" else -1
     return running
+
+
+def test_whoever_asks_an_engine_that_has_ended_is_refused_rather_than_forgotten() -> None:
+    """A stop looked up its step while the last turn was made, and then waited for ever, and its actor with it."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, [Piece(key="x")])
+        await job.ended
+        with pytest.raises(Fenced):
+            await asyncio.wait_for(engine_of(job).request(lambda receipt: e.StepStopAsked(receipt, 0)), 60.0)
+
+    run(story())
