@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from choreography_ray.authoring.result import describe_exception
+from choreography_ray.core import control as answers
 from choreography_ray.core import events as e
 from choreography_ray.core.admission import NOT_ADMITTED, ask_again_delay
 from choreography_ray.core.commands import ReportStart
@@ -176,8 +177,12 @@ class Incarnation:
         assert self._engine is not None and self._plans is not None
         if isinstance(what, StopStep):
             is_planned = 0 <= what.ordinal < len(self._engine.machine.ledger)
-            if not is_planned or await self._plans.step_id(what.ordinal) != what.step_id:
-                return NO_SUCH_STEP
+            try:
+                if not is_planned or await self._plans.step_id(what.ordinal) != what.step_id:
+                    return NO_SUCH_STEP
+            except LookupError:  # what the job has is being deleted
+                is_removed = self.document.status is JobStatus.REMOVING
+                return answers.IS_BEING_REMOVED if is_removed else answers.IS_COMPLETED
         return await self._engine.request(lambda receipt: _event(what, receipt))
 
     # Its life.

@@ -24,7 +24,7 @@ from tests.simulation.actors import SimJob
 from tests.simulation.check import RESOLVE, check_end, check_world
 from tests.simulation.control import ask, rest, retry
 from tests.simulation.faults import Cut, Fault
-from tests.simulation.jobs import KeptPieces, Piece, Work, batch
+from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Work, batch
 from tests.simulation.loop import run
 from tests.simulation.world import World
 
@@ -488,5 +488,22 @@ def test_whoever_asks_an_engine_that_has_ended_is_refused_rather_than_forgotten(
         await job.ended
         with pytest.raises(Fenced):
             await asyncio.wait_for(engine_of(job).request(lambda receipt: e.StepStopAsked(receipt, 0)), 60.0)
+
+    run(story())
+
+
+def test_a_step_of_a_job_that_is_being_cleared_is_refused_with_a_reason() -> None:
+    """Its plan was gone already: whoever stopped the step was told of a segment that was never prepared."""
+
+    async def story() -> None:
+        world = World()
+        Work.world = world
+        pieces = [Piece(key="x")]
+        job = await world.start(PassingPieces, batch(pieces), options=OPTIONS)
+        while world.store._job(job.job_id).prepared or not world.marks:
+            await asyncio.sleep(0.0001)
+        assert job.current is not None
+        job.current._plans._kept.clear()  # type: ignore[union-attr]
+        assert await ask(job, stop(pieces, "x")) == "JOB_IS_COMPLETED"
 
     run(story())
