@@ -12,7 +12,8 @@ SUPERVISOR = "supervisor"
 STORE = "store"
 JOB_PREFIX = "job/"
 
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_PLAIN = re.compile(r"(?!job$)[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+"""Not "job": the hosts of a job of that id would be called like actors of jobs."""
 
 
 def ray_namespace(namespace: str) -> str:
@@ -36,6 +37,12 @@ def job_actor(job_id: JobId) -> str:
 def host_prefix(job_id: JobId) -> str:
     """What the names of all hosts of a job begin with, and of no other job's."""
     return f"{_readable(job_id)}/"
+
+
+def job_of_actor(name: str) -> JobId | None:
+    """The job whose actor has this name; None where that is not all of its id."""
+    plain = name.removeprefix(JOB_PREFIX)
+    return JobId(plain) if name.startswith(JOB_PREFIX) and _PLAIN.fullmatch(plain) else None
 
 
 def host_actor(job_id: JobId, host: HostId) -> str:

@@ -13,7 +13,7 @@ from choreography_ray.actors.clean import create_cleanly
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.gcs import RayTables
 from choreography_ray.actors.job import job_handle
-from choreography_ray.actors.names import JOB_PREFIX, SUPERVISOR, THROTTLE, job_actor
+from choreography_ray.actors.names import JOB_PREFIX, SUPERVISOR, THROTTLE, job_actor, job_of_actor
 from choreography_ray.actors.ray_api import SERVICE, actor_id_of, create, end, find, here
 from choreography_ray.core.supervising import ListedActor
 from choreography_ray.engine.clock import SystemClock
@@ -42,6 +42,10 @@ class RayJobActors:
     def name(self, job_id: JobId) -> str:
         """See `engine.ports.JobActors`."""
         return job_actor(job_id)
+
+    def job_id(self, name: str) -> JobId | None:
+        """See `engine.ports.JobActors`."""
+        return job_of_actor(name)
 
     async def listed(self) -> Mapping[str, ListedActor]:
         """See `engine.ports.JobActors`."""

@@ -140,6 +140,10 @@ class JobActors(Protocol):
         """How a job's actor is listed."""
         ...
 
+    def job_id(self, name: str) -> JobId | None:
+        """Whose actor is listed by this name; None where the name does not tell."""
+        ...
+
     async def listed(self) -> Mapping[str, ListedActor]:
         """Every actor of a job that the GCS runs, or will run by itself, by its name."""
         ...

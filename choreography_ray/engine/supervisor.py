@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -61,7 +61,7 @@ class Supervisor:
         self._elsewhere: set[JobId] = set()
         """Jobs whose actor found a living owner in another cluster."""
         self._names: dict[str, JobId] = {}
-        """Jobs that were unfinished when last seen, by their actor's name, until that is listed no more."""
+        """Whose actors are listed, or may be soon."""
         self._news = asyncio.Event()
         self._is_asked = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -106,13 +106,19 @@ class Supervisor:
             self._revivals.forgive(now)
         self._revivals.look([job_id for job_id, duty in duties.items() if duty is Duty.REVIVE], now)
         self._bring_back()
-        self._names |= {self._actors.name(job.job_id): job.job_id for job in jobs}
-        self._names = {name: job_id for name, job_id in self._names.items() if name in listed or job_id in actors}
+        self._learn_names(listed, jobs)
         await self._watch_out({job_id: listed.get(name) for name, job_id in self._names.items()})
         for job in jobs:
             if duties.get(job.job_id) is Duty.DELETE:
                 await self._delete_unfinished(job)
         self._clean_in_time(now)
+
+    def _learn_names(self, listed: Collection[str], jobs: list[JobBrief]) -> None:
+        """Not every name tells the job; then it is remembered from when the job was seen unfinished."""
+        unfinished = {self._actors.name(job.job_id): job.job_id for job in jobs}
+        told = {name: job_id for name in listed if (job_id := self._actors.job_id(name)) is not None}
+        remembered = {name: job_id for name, job_id in self._names.items() if name in listed}
+        self._names = remembered | told | unfinished
 
     def _free(self, jobs: list[JobBrief], now: float) -> Callable[[JobBrief], bool]:
         """Which of these no living process of another cluster owns, as far as is known [S10.3]."""

@@ -240,6 +240,7 @@ class SimJob:
         if process is not None and process.is_reachable:
             process.kill()
         elif process is not None:
+            process.forsake()
             self.zombies.append(process)
         self.world.spawn(self._tell_end())
 

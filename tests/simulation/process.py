@@ -76,12 +76,17 @@ class Process:
         self.island = None
         self._open.set()
 
+    def forsake(self) -> None:
+        """Whoever calls it is told that it is gone, whether that is true or not."""
+        if not self._end.done():
+            self._end.set_result(None)
+
     def kill(self) -> None:
         """kill -9."""
         if not self.is_alive:
             return
         self.is_alive = False
-        self._end.set_result(None)
+        self.forsake()
         loop = asyncio.get_running_loop()
         for task in self._tasks:
             loop.call_soon(task.cancel)

@@ -85,6 +85,9 @@ class SimJobActors:
         await self.process.gate()
         await asyncio.sleep(self.world.latency(0.001))
 
+    def job_id(self, name: str) -> JobId | None:
+        return JobId(name.removeprefix("job/"))
+
     async def listed(self) -> dict[str, ListedActor]:
         await self._hop()
         found = {

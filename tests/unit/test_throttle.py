@@ -316,6 +316,19 @@ def test_a_list_that_was_asked_for_earlier_is_ignored() -> None:
     assert table.is_listed(A, ALL[A])
 
 
+def test_silence_counts_from_the_last_word_of_the_present_process() -> None:
+    """Whatever it said, also to another boot; not what an old process says, and anew for an actor that came back."""
+    table = fresh(4)
+    assert table.silences(10.0) == dict.fromkeys(ALL, 10.0)
+    table.receive(says(A, 1, boot=7), True, 12.0)
+    table.receive(says(B, 1), False, 13.0)
+    assert (table.silences(20.0)[A], table.silences(20.0)[B]) == (8.0, 20.0)
+    table.observe({A: ALL[A]}, 21.0)
+    assert table.silences(22.0) == {A: 10.0}
+    table.observe({A: "another", B: ALL[B]}, 25.0)
+    assert table.silences(26.0) == {A: 1.0, B: 1.0}
+
+
 def test_the_parked_call_of_an_actor_that_left_is_answered() -> None:
     """No call of somebody who is gone stays open."""
     table = fresh(0)
