@@ -21,6 +21,8 @@ FIRST_DELAY = 15.0
 """Seconds until a job that was brought back and is interrupted again is tried again; each further try doubles them."""
 LONGEST_DELAY = 3600.0
 """The longest such delay: a job whose code cannot be loaded costs a process an hour."""
+FIRST_WORD_SECONDS = 30.0
+"""What a process has for its first word at least, however short leases are: it may begin on a busy machine."""
 MAX_PATIENCE_DOUBLINGS = 4
 
 
@@ -171,6 +173,8 @@ class SilenceWatch:
         seen_for = now - self._seen[job][1]
         if silence < seen_for:
             del self._replaced[job]  # this very process has spoken
+        else:
+            lease = max(lease, FIRST_WORD_SECONDS)
         patience = lease * 2.0 ** min(self._replaced[job], MAX_PATIENCE_DOUBLINGS)
         return min(silence, seen_for, now - self._seeing_since) >= patience
 

@@ -1,0 +1,56 @@
+"""Which job actors are taken for stuck, and which owners elsewhere for gone, on the clock of who observes [S10]?"""
+
+from __future__ import annotations
+
+from choreography_ray.core.supervising import FIRST_WORD_SECONDS, ElsewhereWatch, ListedActor, SilenceWatch
+from choreography_ray.model import JobId
+
+JOB = JobId("job")
+ACTOR = ListedActor("actor", "worker")
+LEASE = 6.0
+
+
+def test_an_actor_that_has_spoken_is_overdue_after_a_lease_of_silence() -> None:
+    watch = SilenceWatch()
+    assert watch.observe({JOB: ACTOR}, {JOB: 0.0}, LEASE, 0.0) == []
+    assert watch.observe({JOB: ACTOR}, {JOB: 1.0}, LEASE, 5.0) == []
+    assert watch.observe({JOB: ACTOR}, {JOB: 5.9}, LEASE, 9.9) == []
+    assert watch.observe({JOB: ACTOR}, {JOB: 6.0}, LEASE, 10.0) == [JOB]
+
+
+def test_a_process_has_time_for_its_first_word_however_short_leases_are() -> None:
+    """And one that was made for a stuck one has twice as much, until it has spoken."""
+    watch = SilenceWatch()
+    for tries in (1.0, 2.0, 4.0):
+        actor = ListedActor("actor", f"worker-{tries}")
+        until = FIRST_WORD_SECONDS * tries
+        assert watch.observe({JOB: actor}, {JOB: 500.0}, LEASE, 0.0) == []
+        assert watch.observe({JOB: actor}, {JOB: 500.0 + until - 0.1}, LEASE, until - 0.1) == []
+        assert watch.observe({JOB: actor}, {JOB: 500.0 + until}, LEASE, until) == [JOB]
+        watch.replaced(JOB)
+        watch.blink()
+    actor = ListedActor("actor", "worker-that-speaks")
+    assert watch.observe({JOB: actor}, {JOB: 500.0}, LEASE, 0.0) == []
+    assert watch.observe({JOB: actor}, {JOB: 1.0}, LEASE, 20.0) == []
+    assert watch.observe({JOB: actor}, {JOB: LEASE}, LEASE, 25.0) == [JOB]
+
+
+def test_what_nobody_saw_is_no_silence() -> None:
+    """A blink, an actor without a process, a new process, one of which the throttle knows nothing."""
+    watch = SilenceWatch()
+    watch.observe({JOB: ACTOR}, {JOB: 900.0}, LEASE, 0.0)
+    watch.blink()
+    assert watch.observe({JOB: ACTOR}, {JOB: 990.0}, LEASE, 90.0) == []
+    assert watch.observe({JOB: ListedActor("actor")}, {JOB: 999.0}, LEASE, 200.0) == []
+    assert watch.observe({JOB: ListedActor("actor", "next")}, {JOB: 999.0}, LEASE, 300.0) == []
+    assert watch.observe({JOB: ListedActor("actor", "next")}, {}, LEASE, 400.0) == []
+
+
+def test_an_owner_elsewhere_is_silent_after_a_lease_without_a_new_sign() -> None:
+    watch = ElsewhereWatch()
+    assert watch.silent({JOB: (1, 1, 1)}, LEASE, 0.0) == set()
+    assert watch.silent({JOB: (1, 1, 2)}, LEASE, 5.0) == set()
+    assert watch.silent({JOB: (1, 1, 2)}, LEASE, 11.0) == set()
+    assert watch.silent({JOB: (1, 1, 2)}, LEASE, 11.1) == {JOB}
+    watch.blink()
+    assert watch.silent({JOB: (1, 1, 2)}, LEASE, 20.0) == set()
