@@ -55,6 +55,8 @@ class Supervisor:
         self._actors = actors
         self._clock = clock
         self._options = ClusterOptions()
+        self._lease = 0.0
+        """The longest lease seen: job actors keep the one that they began with."""
         self._revivals = Revivals()
         self._watch = SilenceWatch()
         self._others = ElsewhereWatch()
@@ -94,6 +96,7 @@ class Supervisor:
 
     async def _look(self, *, is_asked: bool) -> None:
         self._options = await self._storage.read_cluster_options()
+        self._lease = max(self._lease, self._options.step_lease_timeout.total_seconds())
         # Actors first: a job that ends afterwards is not found unfinished, and one that begins has its actor soon.
         listed = await self._actors.listed()
         jobs = await self._unfinished()
@@ -123,7 +126,7 @@ class Supervisor:
     def _free(self, jobs: list[JobBrief], now: float) -> Callable[[JobBrief], bool]:
         """Which of these no living process of another cluster owns, as far as is known [S10.3]."""
         elsewhere = {job.job_id: sign_of(job) for job in jobs if job.cluster not in ("", self._actors.cluster)}
-        silent = self._others.silent(elsewhere, self._options.step_lease_timeout.total_seconds(), now)
+        silent = self._others.silent(elsewhere, self._lease, now)
         self._elsewhere &= elsewhere.keys() - silent
 
         def is_free(job: JobBrief) -> bool:
@@ -167,15 +170,14 @@ class Supervisor:
 
     async def _watch_out(self, actors: Mapping[JobId, ListedActor | None]) -> None:
         """End actors that are silent; also one that is stuck at the end of its job, which nobody would else [S14.5]."""
-        lease = self._options.step_lease_timeout.total_seconds()
         try:
             silences = await self._silences()
-            overdue = self._watch.observe(actors, silences, lease, self._clock.instant().now)
+            overdue = self._watch.observe(actors, silences, self._lease, self._clock.instant().now)
             for job_id in overdue:
                 document = await self._storage.read_job(job_id)
                 # Asked again: whoever takes the job over and speaks from now on has a fence above the one read.
                 actor, silence = actors[job_id], (await self._silences()).get(job_id, 0.0)
-                if actor is not None and silence >= lease:
+                if actor is not None and silence >= self._lease:
                     await self._replace(job_id, actor, document)
         except ThrottleSilent as error:
             log.info("nobody says who is heard: %s", error)
