@@ -30,6 +30,9 @@ def check_counts(cluster: ClusterUnderTest, witness: Witness, load: Load, job_id
         progress = record.progress
         assert (progress.total, progress.succeeded, progress.failed) == (load.steps, load.steps - failures, failures)
         assert (state.succeeded, state.failed) == (load.steps - failures, failures), "the hook's effect on the state"
+        verification = job.verify()
+        assert verification.is_ok, verification.findings
+        assert not verification.unchecked, verification.unchecked
         if not load.is_marked:
             return
         steps = {step.step_id: step.status for step in job.steps()}
