@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -35,6 +36,7 @@ from choreography_ray.errors import (
     StartReport,
     StopJobError,
     StopJobReason,
+    StorageUnavailable,
     UnknownJobType,
 )
 from choreography_ray.model import (
@@ -60,6 +62,9 @@ HOOK_SECONDS = 600.0
 DRAIN_POLL_SECONDS = 0.1
 POLL_SECONDS = 0.5
 """How often a wait looks into the store while nothing tells it that the job has ended."""
+STORE_TRIES = 5
+FIRST_STORE_DELAY = 0.2
+"""How often a wait asks a store again that does not answer, and after how many seconds first; each doubles it [S10]."""
 
 
 class AsyncJobHandle:
@@ -226,13 +231,24 @@ class AsyncJobHandle:
         """What to tell of failures: nothing is read while there is nothing new."""
         if record.progress.failed <= live.failures_told or not live.wants_failures:
             return []
-        return await self._reader.failed_steps(SHOWN_FAILURES)
+        with contextlib.suppress(StorageUnavailable):  # they are told with the next look
+            return await self._reader.failed_steps(SHOWN_FAILURES)
+        return []
 
     async def _after_removal(self) -> JobRecord:
-        try:
-            return await self.record()
-        except JobNotFound as error:
-            raise JobRemoved(self.job_id) from error
+        """The record; a store that is away for a moment ends nobody's wait [S10]."""
+        failed = 0
+        while True:
+            try:
+                return await self.record()
+            except JobNotFound as error:
+                raise JobRemoved(self.job_id) from error
+            except StorageUnavailable as error:
+                failed += 1
+                if failed > STORE_TRIES:
+                    raise
+                log.info("job %s is looked at again: %s", self.job_id, error)
+                await asyncio.sleep(FIRST_STORE_DELAY * 2.0 ** (failed - 1) * (0.5 + random.random()))
 
     async def _pause(self) -> None:
         await asyncio.sleep(POLL_SECONDS)

@@ -277,8 +277,8 @@ class ClusterUnderTest:
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[Choreography]:
-        """A client that only reads."""
-        with Choreography.connect(mongo_url=self.url, use_ray=False) as reader:
+        """A client that only reads, past whatever lies before the store."""
+        with Choreography.connect(mongo_url=self.store_url, use_ray=False) as reader:
             yield reader
 
     def load(self, witness: Witness, **fields: Any) -> Load:
