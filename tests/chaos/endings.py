@@ -65,10 +65,10 @@ def _held(driver: Driver) -> int:
 
 
 def records(cluster: ClusterUnderTest, job_id: str) -> Iterator[tuple[str, Any]]:
-    """Every document that names the job, with its collection: read past the framework."""
+    """Every document of the job, with its collection: read past the framework."""
     with contextlib.closing(pymongo.MongoClient(cluster.url)) as client:  # type: ignore[var-annotated]
         database = client["choreography_default"]
         for name in set(database.list_collection_names()) - {TOMBSTONES}:
             for document in database[name].find():
-                if job_id in repr(document):
+                if job_id in (document.get("job"), document["_id"]) or str(document["_id"]).startswith(f"{job_id}/"):
                     yield name, document["_id"]
