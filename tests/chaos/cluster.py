@@ -20,7 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
 from choreography_ray import Choreography
+from choreography_ray.storage import embedded
 from choreography_ray.storage.embedded import EmbeddedStore
 from tests.chaos.jobs import Load
 from tests.chaos.marks import Witness
@@ -94,13 +97,17 @@ class ClusterUnderTest:
         rocksdb: bool = False,
         proxied: bool = False,
         is_quick: bool = True,
+        can_fail: bool = False,
     ) -> None:
         self.folder = folder
         self.slots = slots
         self.lease = lease
         self.log = folder / "processes.log"
         self.store = EmbeddedStore(folder / "store")
-        self.store_url = self.store.start()
+        with pytest.MonkeyPatch.context() as patch:
+            if can_fail:  # it takes `configureFailPoint`; the store rewrites its settings whenever it starts
+                patch.setattr(embedded, "_CONFIG", embedded._CONFIG + "\n[server]\nenable_test_commands = true\n")
+            self.store_url = self.store.start()
         self.proxy = Proxy(_port_of(self.store_url)) if proxied else None
         self.url = (
             self.store_url

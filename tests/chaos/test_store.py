@@ -94,8 +94,15 @@ def test_the_line_to_the_store_is_blocked_and_cut(proxied: ClusterUnderTest, wit
 
 
 @pytest.mark.parametrize("how", [REFUSES, TOOK_IT], ids=["refused", "taken"])
-def test_the_store_answers_writes_with_errors(cluster: ClusterUnderTest, witness: Witness, how: dict[str, Any]) -> None:
+def test_the_store_answers_writes_with_errors(tmp_path: Path, witness: Witness, how: dict[str, Any]) -> None:
     """Forty writes fail, with and without an effect: they are repeated, and each has its effect once."""
+    with ClusterUnderTest(tmp_path, can_fail=True) as cluster:
+        cluster.add_node()
+        check_failing_writes(cluster, witness, how)
+
+
+def check_failing_writes(cluster: ClusterUnderTest, witness: Witness, how: dict[str, Any]) -> None:
+    """A job whose writes fail while it works."""
     job = Running(cluster, witness, "errors")
     with contextlib.closing(pymongo.MongoClient(cluster.url)) as client:  # type: ignore[var-annotated]
         data = {"failCommands": WRITES, **how}
