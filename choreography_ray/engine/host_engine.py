@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine
+from concurrent.futures import Future
 from typing import Any
 
 from choreography_ray.core.policies import delivery_delay
@@ -295,15 +296,19 @@ class GroupRun:
         run = self._begin(step)
         watch = self._watch(run)
         outcome = run.perform_blocking()
-        if watch is not None:
-            self._around.loop.call_soon_threadsafe(watch.cancel)
         self._finished(run, outcome)
+        if watch is not None:
+            watch.cancel()
 
     async def _perform_async(self, step: StepWork) -> None:
         if not self._claim(step):
             return
         run = self._begin(step)
-        self._finished(run, await run.perform_async())
+        watch = self._watch(run)
+        outcome = await run.perform_async()
+        self._finished(run, outcome)
+        if watch is not None:
+            watch.cancel()
 
     def _finished(self, run: StepRun, outcome: Outcome) -> None:
         # Called on the body's thread: the deque takes it at once, and the loop is woken once per pause at most.
@@ -313,24 +318,26 @@ class GroupRun:
             self._is_told = True
             self._around.loop.call_soon_threadsafe(self._news.set)
 
-    def _watch(self, run: StepRun) -> asyncio.Task[None] | None:
+    def _watch(self, run: StepRun) -> Future[None] | None:
+        # On the host's loop, which goes on whatever the body does.
         timeout = self._type.step_timeout
         if timeout is None:
             return None
-        made = asyncio.run_coroutine_threadsafe(self._begin_watch(run, timeout.total_seconds()), self._around.loop)
-        return made.result()
-
-    async def _begin_watch(self, run: StepRun, seconds: float) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(self._time_out(run, seconds))
+        return asyncio.run_coroutine_threadsafe(self._time_out(run, timeout.total_seconds()), self._around.loop)
 
     async def _time_out(self, run: StepRun, seconds: float) -> None:
+        """The end of the body cancels this, until its process is being ended under it."""
         await asyncio.sleep(seconds)
-        if not run.time_out(seconds):
-            return
-        await asyncio.sleep(max(0.0, self._around.options.step_stop_timeout.total_seconds()))
+        if run.time_out(seconds):
+            await asyncio.sleep(max(0.0, self._around.options.step_stop_timeout.total_seconds()))
+            # On its own: outcomes that it takes, of other steps too, must be persisted whatever this body does.
+            self._host.spawn(self._end(run, seconds))
+
+    async def _end(self, run: StepRun, seconds: float) -> None:
         async with self._flushing:
-            outcomes = (*self._take(), run.failed(StepTimedOut(seconds)))
-            await self._host.end_after(outcomes, self._work, self._n, self._around_now() - self._since)
+            if run in self._active:
+                outcomes = (*self._take(), run.failed(StepTimedOut(seconds)))
+                await self._host.end_after(outcomes, self._work, self._n, self._around_now() - self._since)
 
     async def _flush_while_running(self) -> None:
         while True:

@@ -205,23 +205,15 @@ class StepRun:
     async def perform_async(self) -> Outcome:
         """Run an `async def` body to its end. Never raises."""
         self.began_at = datetime.now(UTC)
-        timeout = self._type.step_timeout
         try:
             if self._is_stopped:
                 return self._stopped(await self._cancelled_async())
             state = decode(self.work.state, self._around.code.resolve)
             body = self._step.perform_step(state, StepContext(self, self.cancelled))
             self._body = asyncio.get_running_loop(), asyncio.ensure_future(body)  # type: ignore[arg-type]
-            if self.cancelled.is_set():  # stopped on the host's loop, while there was no body to tell
+            if self.cancelled.is_set():  # told on the host's loop, while there was no body to tell
                 self._body[1].cancel()
-            bound = asyncio.timeout(None if timeout is None else timeout.total_seconds())
-            try:
-                async with bound:
-                    value = await self._body[1]
-            except TimeoutError:
-                if timeout is not None and bound.expired():
-                    self.time_out(timeout.total_seconds())
-                raise
+            value = await self._body[1]
             await self._close_async()
             return self._outcome(value)
         except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
@@ -248,9 +240,12 @@ class StepRun:
         if self._timed_out is not None:
             return
         self._is_closed = self._is_stopped = True
+        self._tell_body()
+
+    def _tell_body(self) -> None:
         self.cancelled.set()
-        if self._body is not None:
-            loop, task = self._body
+        if (body := self._body) is not None:
+            loop, task = body
             with contextlib.suppress(RuntimeError):  # the loop may have gone with its last body
                 loop.call_soon_threadsafe(task.cancel)
 
@@ -260,7 +255,7 @@ class StepRun:
             return False
         self._is_closed = True
         self._timed_out = StepTimedOut(seconds)
-        self.cancelled.set()
+        self._tell_body()
         return True
 
     def _cancelled_blocking(self) -> Any:
