@@ -46,6 +46,7 @@ from choreography_ray.model import (
     AdmissionQuestion,
     AttemptRecord,
     DrainResult,
+    Explanation,
     Finding,
     FindingKind,
     HistoryEntry,
@@ -61,6 +62,8 @@ from choreography_ray.model import (
     StepId,
     StepRecord,
     Verification,
+    Waiting,
+    WaitReason,
 )
 from choreography_ray.options import ClusterOptions, JobsOptions
 from choreography_ray.step import JobStep, JobStepState
@@ -91,6 +94,7 @@ __all__ = [
     "ClusterUnavailable",
     "DrainResult",
     "EmbeddedStoreUnavailable",
+    "Explanation",
     "Finding",
     "FindingKind",
     "HistoryEntry",
@@ -145,6 +149,8 @@ __all__ = [
     "TooLarge",
     "UnknownJobType",
     "Verification",
+    "WaitReason",
+    "Waiting",
 ]
 
 _CLIENT = frozenset(

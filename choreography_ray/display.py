@@ -17,24 +17,27 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from choreography_ray.model import (
+    AttemptRecord,
     JobRecord,
     JobStatus,
     JobStepStatus,
     Progress,
     StageProgress,
     StepRecord,
-    Verification,
 )
 
 PLAIN_WIDTH = 160
 """Columns of a table that goes to a file or a pipe."""
+LEAST_COLUMN = 12
+"""Columns that a text of any length must have to be readable, folded."""
 SHOWN_FAILURES = 20
 """Failures that a live view tells one by one; further ones are only counted."""
 SHOWN_STAGES = 10
@@ -44,7 +47,20 @@ RATE_WINDOW = 30.0
 PLAIN_INTERVAL = 5.0
 """Seconds between two plain lines that tell nothing but progress."""
 
-_SHORT_COLUMNS = {"#", "stage", "steps", "status", "attempt", "failed", "created", "took", "when"}
+_SHORT_COLUMNS = {
+    "#",
+    "stage",
+    "steps",
+    "status",
+    "attempt",
+    "failed",
+    "created",
+    "took",
+    "when",
+    "due",
+    "until",
+    "began",
+}
 _STYLES: dict[str, str] = {
     JobStatus.COMPLETED_SUCCESSFULLY: "green",
     JobStatus.COMPLETED_WITH_FAILURES: "yellow",
@@ -109,41 +125,42 @@ def elapsed(record: JobRecord, now: datetime | None = None) -> timedelta:
 
 def job_table(records: Iterable[JobRecord]) -> Table:
     """A row per job."""
-    table = _table("job", "type", "status", "steps", "failed", "created", "took", "labels")
+    table = table_of("job", "type", "status", "steps", "failed", "created", "took", "labels")
     for record in records:
         counts = record.progress
         table.add_row(
-            _cell(record.job_id),
-            _cell(record.type_name),
-            _status(record.status),
+            cell(record.job_id),
+            cell(record.type_name),
+            status_text(record.status),
             f"{done_of(counts)}/{counts.total}",
             str(counts.failed) if counts.failed else "",
-            _moment(record.created_at),
+            moment(record.created_at),
             format_duration(elapsed(record)),
-            _cell(_labels(record)),
+            cell(_labels(record)),
         )
     return table
 
 
 def step_table(steps: Iterable[StepRecord]) -> Table:
     """A row per step, with its last failure. A column that would be empty is left out."""
-    columns = ("#", "step", "name", "type", "stage", "status", "attempt", "host", "failure")
+    columns = ("#", "step", "name", "type", "stage", "status", "attempt", "due", "host", "failure")
     rows = [
         (
             Text(str(step.ordinal)),
-            _cell(step.step_id),
-            _cell(step.name),
-            _cell(step.step_type),
+            cell(step.step_id),
+            cell(step.name),
+            cell(step.step_type),
             Text(str(step.stage)),
-            _status(step.status),
+            status_text(step.status),
             Text(str(step.attempt)),
-            _cell(step.host or ""),
+            Text("" if step.retry_due is None else moment(step.retry_due)),
+            cell(step.host or ""),
             Text(failure_line(step)),
         )
         for step in steps
     ]
     is_used = [any(cells) for cells in zip(*rows, strict=True)] if rows else [True] * len(columns)
-    table = _table(*(name for name, is_shown in zip(columns, is_used, strict=True) if is_shown))
+    table = table_of(*(name for name, is_shown in zip(columns, is_used, strict=True) if is_shown))
     for row in rows:
         table.add_row(*(cell for cell, is_shown in zip(row, is_used, strict=True) if is_shown))
     return table
@@ -151,7 +168,7 @@ def step_table(steps: Iterable[StepRecord]) -> Table:
 
 def stage_table(progress: Progress) -> Table:
     """A row per stage in the order in which they run, and one for the whole job."""
-    table = _table("stage", "steps", "succeeded", "failed", "stopped", "unreachable")
+    table = table_of("stage", "steps", "succeeded", "failed", "stopped", "unreachable")
     for stage, counts in sorted(progress.stages.items()):
         table.add_row(str(stage), *_counts(counts))
     if len(progress.stages) != 1:
@@ -163,39 +180,11 @@ def job_view(record: JobRecord) -> RenderableType:
     """All that a record tells, as a page."""
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(record):
-        facts.add_row(Text(name, style="bold"), _status(record.status) if name == "status" else _cell(value))
-    history = _table("when", "status", "why")
+        facts.add_row(Text(name, style="bold"), status_text(record.status) if name == "status" else cell(value))
+    history = table_of("when", "status", "why")
     for entry in record.history:
-        history.add_row(_moment(entry.at), _status(entry.status), _cell(entry.why))
+        history.add_row(moment(entry.at), status_text(entry.status), cell(entry.why))
     return Group(facts, Text(), stage_table(record.progress), Text(), history)
-
-
-def verification_view(found: Verification) -> RenderableType:
-    """What a verification found: a line, a row per finding, and what could not be told."""
-    counts = found.recount
-    told = Text(f"{clean(found.job_id)}: ")
-    if found.status is None:
-        told.append("no such job, and nothing is stored of it" if found.is_ok else "no such job, but records are left")
-    else:
-        told.append_text(_status(found.status))
-        told.append(f"  {counts.total} steps recounted" if counts.total else "  no steps to recount")
-        told.append(_troubles(counts))
-    told.append("  ok" if found.is_ok else f"  {found.errors} errors", style="green" if found.is_ok else "red")
-    if found.debris:
-        told.append(f", {found.debris} pieces of debris, which nothing reads and which go with the job")
-    parts: list[RenderableType] = [told]
-    if found.findings:
-        table = _table("what", "#", "step", "stored", "should be")
-        for one in found.findings:
-            style = "" if one.is_debris else "red"
-            number = "" if one.ordinal is None else str(one.ordinal)
-            what = Text(f"{one.kind.value}{' (debris)' if one.is_debris else ''}", style=style)
-            table.add_row(what, number, _cell(one.step_id or ""), _cell(one.stored), _cell(one.expected))
-        parts.append(table)
-    if found.errors + found.debris > len(found.findings):
-        parts.append(Text(f"and {found.errors + found.debris - len(found.findings)} more"))
-    parts += [Text(f"not told for certain: {clean(what)}", style="yellow") for what in found.unchecked]
-    return Group(*parts)
 
 
 def summary(record: JobRecord) -> Text:
@@ -210,7 +199,7 @@ def summary(record: JobRecord) -> Text:
         if number:
             parts.append(f"{number} {name}")
     parts.append(format_duration(elapsed(record)))
-    told = Text.assemble(_status(record.status), f"  {clean(record.type_name)} {clean(record.job_id)}: ")
+    told = Text.assemble(status_text(record.status), f"  {clean(record.type_name)} {clean(record.job_id)}: ")
     told.append(", ".join(parts))
     if record.error:
         told.append(f": {clean(record.error)}", style="red")
@@ -219,9 +208,7 @@ def summary(record: JobRecord) -> Text:
 
 def failure_line(step: StepRecord) -> str:
     """The last failure of a step on one line; empty when there is none."""
-    if step.failure is None:
-        return ""
-    return clean(f"{step.failure.error_type}: {step.failure.message}".strip(": "), 300)
+    return "" if step.failure is None else failure_text(step.failure)
 
 
 def repr_html(record: JobRecord) -> str:
@@ -230,10 +217,15 @@ def repr_html(record: JobRecord) -> str:
     stages = sorted(record.progress.stages.items())
     bars = "".join(
         f"<tr><th>{_html(name)}</th><td><progress max={max(counts.total, 1)} value={done_of(counts)}></progress>"
-        f" {done_of(counts)}/{counts.total}{_html(_troubles(counts))}</td></tr>"
+        f" {done_of(counts)}/{counts.total}{_html(troubles(counts))}</td></tr>"
         for name, counts in ((f"stage {stage}", counts) for stage, counts in stages)
     )
     return f"<table>{rows}{bars}</table>"
+
+
+def plain_html(text: str) -> str:
+    """A line of text as HTML; nothing in it is markup."""
+    return f"<pre>{_html(text)}</pre>"
 
 
 class Rate:
@@ -327,13 +319,13 @@ class LiveProgress:
                 Text(f"stage {stage}" if stage is not None else "other stages"),
                 ProgressBar(total=max(counts.total, 1), completed=done_of(counts), width=30),
                 Text(f"{done_of(counts)}/{counts.total}"),
-                Text(_troubles(counts).removeprefix(", "), style="red"),
+                Text(troubles(counts).removeprefix(", "), style="red"),
             )
         return Group(bars, self._headline(record))
 
     def _headline(self, record: JobRecord) -> Text:
         counts = record.progress
-        line = Text.assemble(_status(record.status))
+        line = Text.assemble(status_text(record.status))
         if record.stage is not None and record.status.is_interruptible and len(counts.stages) > 1:
             line.append(f"  stage {record.stage}")
         if counts.total:
@@ -344,7 +336,7 @@ class LiveProgress:
             left = self._rate.seconds_for(counts.total - done_of(counts))
             if left:
                 line.append(f"  about {format_duration(left)} left")
-        line.append(_troubles(counts).replace(", ", "  "), style="red")
+        line.append(troubles(counts).replace(", ", "  "), style="red")
         if record.error:
             line.append(f"  {clean(record.error, 300)}", style="red")
         return line
@@ -390,7 +382,7 @@ def _facts(record: JobRecord) -> list[tuple[str, str]]:
         ("details", record.details),
         ("document", _share_of_document(record)),
         ("labels", _labels(record)),
-        ("created", _moment(record.created_at)),
+        ("created", moment(record.created_at)),
         ("took", format_duration(elapsed(record))),
         ("start error", record.start_error or ""),
         ("error", record.error),
@@ -399,7 +391,13 @@ def _facts(record: JobRecord) -> list[tuple[str, str]]:
     return [(name, clean(value)) for name, value in facts if value]
 
 
-def _troubles(counts: StageProgress) -> str:
+def failure_text(failure: AttemptRecord) -> str:
+    """A failure on one line."""
+    return clean(f"{failure.error_type}: {failure.message}".strip(": "), 300)
+
+
+def troubles(counts: StageProgress) -> str:
+    """What did not succeed, in numbers; empty when all did."""
     named = (("failed", counts.failed), ("stopped", counts.stopped), ("unreachable", counts.unreachable))
     return "".join(f", {number} {name}" for name, number in named if number)
 
@@ -413,23 +411,46 @@ def _counts(counts: StageProgress) -> tuple[str, ...]:
     return tuple(str(number) for number in numbers)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+class FittingTable(Table):
+    """A table where it fits; where columns would be squeezed until nothing can be read, each row as a list of lines."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wanted = sum(self._least(column) + 2 for column in self.columns)
+        if wanted <= options.max_width or not self.row_count:
+            yield from super().__rich_console__(console, options)
+            return
+        for row in zip(*(column.cells for column in self.columns), strict=True):
+            lines = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 1))
+            for column, told in zip(self.columns, row, strict=True):
+                if str(told):
+                    lines.add_row(Text(str(column.header), style="bold"), told)
+            yield Padding(lines, (0, 0, 1, 0))
+
+    def _least(self, column: Column) -> int:
+        widest = max((len(str(told)) for told in (column.header, *column.cells)), default=0)
+        return widest if column.no_wrap else min(widest, LEAST_COLUMN)
+
+
+def table_of(*columns: str) -> Table:
+    """An empty table. Free text is folded to fit; what has a known, short form is not."""
+    table = FittingTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
-        # Free text is folded to fit; what has a known, short form is not.
         table.add_column(name, overflow="fold", no_wrap=name in _SHORT_COLUMNS)
     return table
 
 
-def _cell(text: str) -> Text:
+def cell(text: str) -> Text:
+    """Anybody's text, cleaned."""
     return Text(clean(text))
 
 
-def _status(status: JobStatus | JobStepStatus) -> Text:
+def status_text(status: JobStatus | JobStepStatus) -> Text:
+    """A status in its colour."""
     return Text(status.value, style=_STYLES.get(status, ""))
 
 
-def _moment(at: datetime) -> str:
+def moment(at: datetime) -> str:
+    """A moment in local time, to the second."""
     return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 

@@ -14,6 +14,9 @@ HostId = NewType("HostId", str)
 
 MAX_ID_BYTES = 1024
 """The longest job or step id, in UTF-8 bytes [S2.1]."""
+MAX_MESSAGE = 4_096
+MAX_TRACEBACK = 16_384
+"""Characters that are kept of an error's texts [S7.1]: a message's beginning, a traceback's end."""
 
 
 class JobStatus(StrEnum):
@@ -262,3 +265,48 @@ class Verification(Frozen):
     def is_ok(self) -> bool:
         """True when nothing was found but debris."""
         return not self.errors
+
+
+class WaitReason(StrEnum):
+    """For what a step waits [S14.4]."""
+
+    WINDOW = "WINDOW"
+    SLOT = "SLOT"
+    STARTS = "STARTS"
+    RESOURCES = "RESOURCES"
+    HOST = "HOST"
+    GROUP = "GROUP"
+    STAGE = "STAGE"
+    RETRY = "RETRY"
+    HOOK = "HOOK"
+    ADMISSION = "ADMISSION"
+    STOP = "STOP"
+    STOPPED = "STOPPED"
+    OUTCOME = "OUTCOME"
+    NOBODY = "NOBODY"
+
+
+class Waiting(Frozen):
+    """Steps that wait for the same: how many, a sentence, and the ids of some."""
+
+    reason: WaitReason
+    steps: int
+    told: str
+    examples: tuple[StepId, ...] = ()
+    due: datetime | None = None
+    """When the first of them goes on by itself, where that is known."""
+
+
+class Explanation(Frozen):
+    """Why steps of a job do not run [S14.4]: what its actor says, else what the store alone tells."""
+
+    job_id: JobId
+    status: JobStatus
+    told: str
+    """One sentence about the job as a whole."""
+    running: int = 0
+    """Steps that were given to a live host, which performs them now."""
+    waiting: tuple[Waiting, ...] = ()
+    is_from_actor: bool = False
+    trouble: str = ""
+    """Why writes of the job do not get through: the store's last error. Empty while it answers."""

@@ -19,6 +19,7 @@ from choreography_ray.actors.threads import ThreadedUserCode
 from choreography_ray.actors.throttle import throttle_handle
 from choreography_ray.core import events as e
 from choreography_ray.core.commands import ReportStart
+from choreography_ray.core.explaining import Explained
 from choreography_ray.core.slot_messages import Exchange, Reply
 from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.incarnation import Incarnation
@@ -253,10 +254,10 @@ class JobActor:
         async with self._call() as incarnation:
             return await incarnation.request(what)
 
-    async def trouble(self) -> str:
-        """What keeps this job from going on, as far as its actor knows."""
+    async def explain(self) -> Explained:
+        """Why steps of the job do not run, as far as its actor knows [S14.4]."""
         async with self._call() as incarnation:
-            return str(incarnation.trouble)
+            return incarnation.explain()
 
 
 def _myself() -> Owner:

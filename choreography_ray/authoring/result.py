@@ -10,11 +10,7 @@ from typing import Any, Generic, cast
 
 from typing_extensions import TypeVar
 
-from choreography_ray.model import AttemptRecord
-
-MAX_MESSAGE = 4_096
-MAX_TRACEBACK = 16_384
-"""Characters that are kept of an error's texts [S7.1]: a message's beginning, a traceback's end."""
+from choreography_ray.model import MAX_MESSAGE, MAX_TRACEBACK, AttemptRecord
 
 T_co = TypeVar("T_co", covariant=True, default=Any)
 V = TypeVar("V")

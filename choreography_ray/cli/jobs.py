@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 SHOWN_FAILURES = 10
 """Failed steps that `run --wait`, `watch` and `show` name; `steps` lists all."""
 
+FAILED = (JobStepStatus.COMPLETED_WITH_FAILURE, JobStepStatus.FAILED)
+"""Statuses of steps that failed."""
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 
@@ -155,15 +158,11 @@ def _show_end(handle: JobHandle, record: JobRecord) -> None:
     if failures:
         show(display.step_table(failures))
         if record.progress.failed > len(failures):
-            show(f"all {record.progress.failed} failures: choreography steps {display.clean(record.job_id)}")
+            show(f"all {record.progress.failed} failures: choreography steps {display.clean(record.job_id)} --failed")
 
 
 def first_failures(handle: JobHandle, record: JobRecord) -> list[StepRecord]:
     """The first failed steps in the order of the plan."""
     if not record.progress.failed:
         return []
-    failed: list[StepRecord] = []
-    for status in (JobStepStatus.COMPLETED_WITH_FAILURE, JobStepStatus.FAILED):
-        if len(failed) < SHOWN_FAILURES:
-            failed.extend(handle.steps(status=status)[: SHOWN_FAILURES - len(failed)])
-    return failed
+    return handle.steps(FAILED, take=SHOWN_FAILURES)

@@ -1,4 +1,4 @@
-"""The commands that look at jobs and change nothing: list, show, steps, verify."""
+"""The commands that look at jobs and change nothing: list, show, steps, explain, verify."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from choreography_ray import display
+from choreography_ray import display, reports
 from choreography_ray.cli.connection import Connection
-from choreography_ray.cli.jobs import JobArgument, JsonOption, first_failures, pairs
-from choreography_ray.cli.output import ExitCode, show, show_json
+from choreography_ray.cli.jobs import FAILED, SHOWN_FAILURES, JobArgument, JsonOption, first_failures, pairs
+from choreography_ray.cli.output import BadInput, ExitCode, show, show_json
 from choreography_ray.model import JobStatus, JobStepStatus
 
 
@@ -18,7 +18,8 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command("list", epilog="\b\nExample: choreography list --status RUNNING --label team=search")(list_jobs)
     app.command("show", epilog="\b\nExample: choreography show nightly-2026-11-30")(show_job)
-    app.command("steps", epilog="\b\nExample: choreography steps nightly --status COMPLETED_WITH_FAILURE")(list_steps)
+    app.command("steps", epilog="\b\nExample: choreography steps nightly --failed")(list_steps)
+    app.command("explain", epilog="\b\nExample: choreography explain nightly")(explain)
     app.command("verify", epilog="Exits with 1 when something is wrong; debris alone is not.")(verify)
 
 
@@ -50,33 +51,71 @@ def list_jobs(
         show("no jobs")
 
 
-def show_job(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """Show a job: stages, history, failures."""
+def show_job(
+    context: typer.Context,
+    job_id: JobArgument,
+    step_id: Annotated[str | None, typer.Argument(metavar="[STEP]", help="A step's id: show that step.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a job: stages, history, failures, waiting retries; or one of its steps with each attempt."""
     with Connection.of(context).open(with_ray=False) as choreography:
         handle = choreography.job(job_id)
+        if step_id is not None:
+            step = handle.step(step_id).record()
+            show_json(step) if as_json else show(reports.attempts_view(step))
+            return
         record = handle.record()
         failures = [] if as_json else first_failures(handle, record)
+        retries = [] if as_json else handle.steps(JobStepStatus.AWAITING_RETRY, take=SHOWN_FAILURES)
     if as_json:
         show_json(record)
         return
     show(display.job_view(record))
-    if failures:
-        show(display.step_table(failures))
+    for title, steps in (("failed", failures), ("waiting for the next attempt", retries)):
+        if steps:
+            show(f"{title}:")
+            show(display.step_table(steps))
+    if record.progress.failed > len(failures):
+        show(f"all {record.progress.failed} failures: choreography steps {display.clean(job_id)} --failed")
 
 
 def list_steps(
     context: typer.Context,
     job_id: JobArgument,
     status: Annotated[JobStepStatus | None, typer.Option(case_sensitive=False, help="Only these.")] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Only failed ones, with each attempt and traceback.")
+    ] = False,
+    take: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the steps of a job."""
+    if failed and status is not None:
+        raise BadInput("--failed and --status exclude each other")
     with Connection.of(context).open(with_ray=False) as choreography:
-        steps = choreography.job(job_id).steps(status=status)
+        steps = choreography.job(job_id).steps(FAILED if failed else status, take=take)
     if as_json:
         show_json(steps)
+    elif failed:
+        for step in steps:
+            show(reports.attempts_view(step))
     else:
         show(display.step_table(steps))
+
+
+def explain(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
+    """Tell for what the steps of a job wait.
+
+    Asks the job's actor, where a cluster is known here; else tells what is stored. Nothing is changed.
+    """
+    connection = Connection.of(context)
+    needs_ray = connection.known_address not in {None, "local"}
+    with connection.open(with_ray=needs_ray, resumes=False) as choreography:
+        found = choreography.job(job_id).explain()
+    if as_json:
+        show_json(found)
+    else:
+        show(reports.explanation_view(found))
 
 
 def verify(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> int:
@@ -89,5 +128,5 @@ def verify(context: typer.Context, job_id: JobArgument, as_json: JsonOption = Fa
     if as_json:
         show_json(found)
     else:
-        show(display.verification_view(found))
+        show(reports.verification_view(found))
     return ExitCode.OK if found.is_ok else ExitCode.ERROR

@@ -24,10 +24,12 @@ from choreography_ray.client.asynchronous import (
 from choreography_ray.client.cluster import RayCluster
 from choreography_ray.client.handle import AsyncJobHandle
 from choreography_ray.client.mapping import pages_of
-from choreography_ray.errors import StartJobError, StartReport
+from choreography_ray.display import plain_html, repr_html
+from choreography_ray.errors import ChoreographyError, StartJobError, StartReport
 from choreography_ray.job import Job
 from choreography_ray.model import (
     DrainResult,
+    Explanation,
     JobId,
     JobRecord,
     JobStatus,
@@ -254,6 +256,13 @@ class JobHandle:
     def __repr__(self) -> str:
         return f"<JobHandle {self.job_id}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: its record as of now, or its id where that cannot be read."""
+        try:
+            return repr_html(self.record())
+        except ChoreographyError as error:
+            return plain_html(f"{self!r}: {error}")
+
     def read(self, work: Callable[[AsyncJobHandle], Coroutine[Any, Any, T]]) -> T:
         """Do something that needs the store alone, over whichever connection there is."""
         with self._home.attached(self.job_id, with_ray=False) as (handle, loop):
@@ -284,9 +293,11 @@ class JobHandle:
         """Its own state, as last saved."""
         return self.read(lambda job: job.state())
 
-    def steps(self, status: JobStepStatus | None = None) -> list[StepRecord]:
-        """Every step of its plan, in order, or those of one status."""
-        return list(self._iterate(lambda job: job.steps(status)))
+    def steps(
+        self, status: JobStepStatus | Collection[JobStepStatus] | None = None, take: int | None = None
+    ) -> list[StepRecord]:
+        """Every step of its plan, in order, or those of one status or of several; at most `take`."""
+        return list(self._iterate(lambda job: job.steps(status, take)))
 
     def step(self, step_id: str) -> StepHandle:
         """One step by its id; whether there is one shows when it is read."""
@@ -303,6 +314,10 @@ class JobHandle:
     def verify(self) -> Verification:
         """See `AsyncJobHandle.verify`."""
         return self.read(lambda job: job.verify())
+
+    def explain(self) -> Explanation:
+        """See `AsyncJobHandle.explain`."""
+        return self.read(lambda job: job.explain())
 
     def wait(self, timeout: float | timedelta | None = None, progress: bool = True) -> JobRecord:
         """Wait until the job has ended, or is stopped and accounted."""

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +19,7 @@ from choreography_ray.actors.ray_api import find, is_connected
 from choreography_ray.client.control import Controller, Unanswered
 from choreography_ray.client.reading import Reader
 from choreography_ray.client.step import AsyncStepHandle
+from choreography_ray.core.explaining import Explained
 from choreography_ray.display import SHOWN_FAILURES, LiveProgress
 from choreography_ray.engine.rest import Request, RequestKind, RetryFailed
 from choreography_ray.errors import (
@@ -41,6 +42,7 @@ from choreography_ray.errors import (
 )
 from choreography_ray.model import (
     DrainResult,
+    Explanation,
     JobId,
     JobRecord,
     JobStatus,
@@ -59,6 +61,8 @@ ANSWER_SECONDS = 60.0
 """How long a job may take to answer: its actor may be coming back."""
 HOOK_SECONDS = 600.0
 """The same, where hooks of the job run before the answer."""
+EXPLAIN_SECONDS = 10.0
+"""How long a job's actor may take to say what its steps wait for; else the store tells what it can."""
 DRAIN_POLL_SECONDS = 0.1
 POLL_SECONDS = 0.5
 """How often a wait looks into the store while nothing tells it that the job has ended."""
@@ -97,9 +101,11 @@ class AsyncJobHandle:
         """Its own state, as last saved."""
         return await self._reader.state()
 
-    def steps(self, status: JobStepStatus | None = None) -> AsyncIterator[StepRecord]:
-        """Every step of its plan, in order, or those of one status."""
-        return self._reader.steps(status)
+    def steps(
+        self, status: JobStepStatus | Collection[JobStepStatus] | None = None, take: int | None = None
+    ) -> AsyncIterator[StepRecord]:
+        """Every step of its plan, in order, or those of one status or of several; at most `take`."""
+        return self._reader.steps(status, take)
 
     def step(self, step_id: str) -> AsyncStepHandle:
         """One step by its id; whether there is one shows when it is read."""
@@ -119,6 +125,19 @@ class AsyncJobHandle:
         Also while it runs, without taking what is under way for a fault. Reads every record, and writes nothing.
         """
         return await self._reader.verify()
+
+    async def explain(self) -> Explanation:
+        """For what each of its steps waits, by reason, with numbers and examples [S14.4].
+
+        Where its actor cannot be asked, what the store alone tells. Raises `JobNotFound`, `StorageUnavailable`.
+        """
+        explained: Explained | None = None
+        if is_connected():
+            with contextlib.suppress(ValueError, RayError, ChoreographyError, TimeoutError):
+                async with asyncio.timeout(EXPLAIN_SECONDS):
+                    actor = await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
+                    explained = await actor.explain.remote()
+        return await self._reader.explain(explained)
 
     async def stop(self) -> None:
         """Stop the job: `STOPPED` is durable when this returns, its steps are told and accounted afterwards [S9.1].

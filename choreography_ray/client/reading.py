@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from choreography_ray.actors.names import host_actor
+from choreography_ray.client.step_records import StepRecords
 from choreography_ray.code import LoadedCode, load_code
 from choreography_ray.codec import decode
+from choreography_ray.core.explaining import Explained, explain_stored
 from choreography_ray.core.ledger import recount
 from choreography_ray.engine.hooks import told
 from choreography_ray.engine.verification import verify_job
-from choreography_ray.errors import JobNotFound, StepNotFound
-from choreography_ray.model import JobId, JobRecord, JobStepStatus, StepId, StepRecord, Verification
-from choreography_ray.progress import record_of
-from choreography_ray.records import (
-    FailedStep,
-    Group,
-    JobDocument,
-    LedgerSegment,
-    PlannedStep,
-    StepCode,
-    StepDocument,
-    StepKind,
+from choreography_ray.errors import JobNotFound, StorageUnavailable
+from choreography_ray.model import (
+    Explanation,
+    JobId,
+    JobRecord,
+    JobStatus,
+    JobStepStatus,
+    StepId,
+    StepRecord,
+    Verification,
+    Waiting,
 )
+from choreography_ray.progress import record_of
+from choreography_ray.records import JobDocument, LedgerSegment, StepCode, StepKind
 from choreography_ray.storage.protocol import JobStorage
 
 PAGE = 1_000
@@ -35,6 +39,7 @@ class Reader:
 
     def __init__(self, storage: JobStorage, job_id: JobId) -> None:
         self._storage = storage
+        self._steps = StepRecords(storage, job_id)
         self.job_id = job_id
 
     async def document(self) -> JobDocument:
@@ -75,34 +80,13 @@ class Reader:
             return None
         return decode(document.state, resolver(await self.code(document)))
 
-    async def steps(self, status: JobStepStatus | None = None) -> AsyncIterator[StepRecord]:
-        """Every step of the plan in its order, or those of one status. None once a finished job was cleared."""
-        document = await self.document()
-        if document.plan is None or document.is_cleared:
-            return
-        kinds, segments = await self._ledger(document)
-        ledger = {segment.index: segment for segment in segments}
-        own = {d.ordinal: d for d in await self._storage.read_step_documents(self.job_id)}
-        for index in range(document.plan.segments):
-            page = await self._storage.read_plan_segment(self.job_id, document.plan.fence, index)
-            if page is None:
-                continue
-            begin = index * document.plan.segment_steps
-            failures = await self._failures(ledger.get(index), begin)
-            for place, step in enumerate(page.steps):
-                record = _step_record(self.job_id, step, begin + place, place, kinds, ledger.get(index), own, failures)
-                if status is None or record.status is status:
-                    yield record
-
-    async def _failures(self, segment: LedgerSegment | None, begin: int) -> dict[int, FailedStep]:
-        if segment is None:
-            return {}
-        failed = (StepCode.COMPLETED_WITH_FAILURE, StepCode.FAILED)
-        ordinals = [begin + place for place, code in enumerate(segment.codes) if code in failed]
-        if not ordinals:
-            return {}
-        found = await self._storage.read_failures(self.job_id, ordinals, take=len(ordinals))
-        return {failure.ordinal: failure for failure in found}
+    async def steps(
+        self, status: JobStepStatus | Collection[JobStepStatus] | None = None, take: int | None = None
+    ) -> AsyncIterator[StepRecord]:
+        """Steps of the plan in its order: all, or those of some statuses. None once a finished job was cleared."""
+        wanted = frozenset((status,)) if isinstance(status, JobStepStatus) else status
+        async for record in self._steps.all(await self.document(), wanted, take):
+            yield record
 
     async def failed_steps(self, take: int) -> list[StepRecord]:
         """The first failed steps in plan order, with what their failure records alone tell: the plan is not read."""
@@ -119,10 +103,7 @@ class Reader:
 
     async def step(self, step_id: StepId) -> StepRecord:
         """One step. Raises `StepNotFound`."""
-        async for record in self.steps():
-            if record.step_id == step_id:
-                return record
-        raise StepNotFound(self.job_id, step_id)
+        return await self._steps.one(await self.document(), step_id)
 
     async def results(self) -> AsyncIterator[tuple[StepId, Any]]:
         """The values of successes in plan order, page by page; empty unless the job keeps results."""
@@ -135,47 +116,94 @@ class Reader:
             after = page[-1].ordinal
 
     async def counted_steps(self) -> AsyncIterator[StepId]:
-        """Steps that have a final outcome, in plan order [S3.2]."""
-        async for record in self.steps():
-            if record.status.is_final:
-                yield record.step_id
+        """Steps that have a final outcome, in plan order [S3.2]: what the ledger says, and no list besides."""
+        document = await self.document()
+        if document.plan is None or document.is_cleared:
+            return
+        _, segments = await self._ledger(document)
+        for segment in segments:
+            counted = [place for place, code in enumerate(segment.codes) if StepCode(code).status.is_final]
+            if counted:
+                begin = segment.index * document.plan.segment_steps
+                ids = await self._steps.ids(document, [begin + place for place in counted])
+                for _, step_id in sorted(ids.items()):
+                    yield step_id
+
+    async def explain(self, explained: Explained | None) -> Explanation:
+        """Why steps do not run: what the job's actor said, else what the store alone tells [S14.4].
+
+        Raises `JobNotFound`; `StorageUnavailable` when neither can be asked.
+        """
+        try:
+            document = await self.document()
+            is_from_actor = explained is not None and not explained.phase
+            if explained is None or explained.phase:
+                stored = await self._explain_stored(document)
+                explained = stored if explained is None else replace(explained, waits=stored.waits)
+            ids = await self._steps.ids(document, (ordinal for wait in explained.waits for ordinal in wait.ordinals))
+        except StorageUnavailable as error:
+            if explained is None or explained.status is None:
+                raise
+            return explanation(self.job_id, replace(explained, trouble=explained.trouble or str(error)), {})
+        return explanation(self.job_id, explained, ids, document, is_from_actor=is_from_actor)
+
+    async def _explain_stored(self, document: JobDocument) -> Explained:
+        if document.plan is None or document.is_cleared or document.status.is_final:
+            return Explained()
+        kinds, segments = await self._ledger(document)
+        due: datetime | None = None
+        if any(StepCode.AWAITING_RETRY in segment.codes for segment in segments):
+            due = await self._storage.first_due(self.job_id)
+        return explain_stored(document, kinds, segments, due)
 
 
-def _step_record(
+def explanation(
     job_id: JobId,
-    step: PlannedStep,
-    ordinal: int,
-    place: int,
-    kinds: tuple[StepKind, ...],
-    segment: LedgerSegment | None,
-    own: dict[int, StepDocument],
-    failures: dict[int, FailedStep],
-) -> StepRecord:
-    kind = kinds[step.kind]
-    code = StepCode(segment.codes[place]) if segment is not None else StepCode.PREPARED
-    group = _group_of(segment, ordinal)
-    document, failure = own.get(ordinal), failures.get(ordinal)
-    attempts = tuple(told(f) for f in (failure.attempts if failure else document.attempts if document else ()))
-    attempt = document.attempt if document else failure.attempt if failure else 1
-    return StepRecord(
-        step_id=step.step_id,
-        ordinal=ordinal,
-        name=step.name,
-        step_type=kind.step_type,
-        stage=kind.stage,
-        status=code.status,
-        attempt=attempt,
-        host=host_actor(job_id, group.host) if group else None,
-        retry_due=document.due if document and code is StepCode.AWAITING_RETRY else None,
-        failure=attempts[-1] if attempts else None,
-        attempts=attempts,
+    explained: Explained,
+    ids: Mapping[int, StepId],
+    document: JobDocument | None = None,
+    *,
+    is_from_actor: bool = True,
+) -> Explanation:
+    """What is told to people. Without a document: the store is away, and the actor alone speaks."""
+    status = document.status if document is not None else explained.status
+    assert status is not None
+    return Explanation(
+        job_id=job_id,
+        status=status,
+        told=_sentence(status, explained, document, is_from_actor=is_from_actor),
+        running=explained.running,
+        waiting=tuple(
+            Waiting(
+                reason=wait.reason,
+                steps=wait.steps,
+                told=wait.told,
+                examples=tuple(ids[ordinal] for ordinal in wait.ordinals if ordinal in ids),
+                due=wait.due,
+            )
+            for wait in explained.waits
+        ),
+        is_from_actor=is_from_actor,
+        trouble=explained.trouble,
     )
 
 
-def _group_of(segment: LedgerSegment | None, ordinal: int) -> Group | None:
-    if segment is None:
-        return None
-    return next((group for group in segment.groups if ordinal in group.ordinals), None)
+def _sentence(status: JobStatus, explained: Explained, document: JobDocument | None, *, is_from_actor: bool) -> str:
+    if document is None:
+        return "the store does not answer, and what the job decides waits for it"
+    error = f"; its last error: {document.error}" if document.error else ""
+    if status.is_final:
+        return f"it has ended, and nothing of it waits{error}"
+    if explained.phase:
+        return explained.phase + error
+    if status is JobStatus.STOPPED:
+        what = "it is stopped" if document.is_stop_finalized else "it is stopped, and its steps are being accounted"
+        return what + error
+    if status is JobStatus.REMOVING:
+        return "it is being removed"
+    if not is_from_actor:
+        return f"its actor was not asked or did not answer: this is what the store tells{error}"
+    return f"its actor is at work{error}"
 
 
 def resolver(code: LoadedCode) -> Any:

@@ -216,6 +216,8 @@ class ReportedOutcome:
     """Where a step stands that has no outcome document (`key` None): never started, or waiting for a retry."""
     is_made_by_job: bool = False
     """No host said this: what the step's own code would say of it is asked in the job's process."""
+    failed: int = 1
+    """Attempts that failed with this one, since the step's attempts were last fresh: what the delay doubles by."""
 
 
 @dataclass(frozen=True, slots=True)

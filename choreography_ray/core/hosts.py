@@ -36,6 +36,8 @@ class HostView:
     group: Group | None = None
     is_single: bool = False
     """It was given a step alone: a death is charged to that step [S10]."""
+    is_waiting: bool = False
+    """It is being created, and no node has free what it asks for."""
 
     @property
     def is_shared(self) -> bool:
@@ -87,9 +89,15 @@ class HostTable:
         """The host answered: it may be given groups from now on."""
         view = self._hosts[host]
         self.starting -= view.phase is HostPhase.STARTING
-        self._hosts[host] = replace(view, phase=HostPhase.LIVE)
+        self._hosts[host] = replace(view, phase=HostPhase.LIVE, is_waiting=False)
         if view.group is None and view.phase is not HostPhase.LIVE:
             self.rest(host, now)
+
+    def waited(self, host: HostId) -> None:
+        """The host waits for its resources."""
+        view = self._hosts.get(host)
+        if view is not None:
+            self._hosts[host] = replace(view, is_waiting=True)
 
     def give(self, host: HostId, group: Group, *, is_single: bool) -> None:
         """Note that a host has been given a group."""

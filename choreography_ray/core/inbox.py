@@ -131,6 +131,11 @@ class Inbox:
         self._deciding = None
         return deciding
 
+    def undecided(self) -> list[int]:
+        """Steps whose outcome is there, and waits for the hooks or for their decision."""
+        deciding = () if self._deciding is None else self._deciding.items
+        return [item.outcome.ordinal for item in (*deciding, *self._items)]
+
     @property
     def is_idle(self) -> bool:
         """Nothing waits for a decision."""

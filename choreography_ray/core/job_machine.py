@@ -20,6 +20,7 @@ from choreography_ray.core import events as e
 from choreography_ray.core.admission import Admission
 from choreography_ray.core.control import Control
 from choreography_ray.core.decisions import write_journal
+from choreography_ray.core.explaining import Explained, explain
 from choreography_ray.core.hosts import HostPhase, HostView
 from choreography_ray.core.inbox import Deciding
 from choreography_ray.core.instant import Instant
@@ -97,6 +98,10 @@ class JobMachine:
             return False
         crashes = self._job.crashes.get(view.group.ordinals[0], 0)
         return crashes + 1 >= self.document.options.max_step_crashes
+
+    def explain(self, time: Instant) -> Explained:
+        """For what each step waits that is not final [S14.4]. Changes nothing."""
+        return explain(self._job, self._admission, time)
 
     # The whole of the input.
 
@@ -185,6 +190,7 @@ class JobMachine:
                 self._host_came_up(event.host, time)
             case e.HostWaited():
                 self._job.start.waited(event.host)
+                self._job.hosts.waited(event.host)
             case e.HostFailedToStart():
                 self._job.start.failed(event.host)
                 self._give_up(event.host, OutcomeKind.START_FAILED, event)
@@ -278,7 +284,8 @@ class JobMachine:
             return
         used = outcome.attempt - job.bases.get(outcome.ordinal, 0)
         may_retry = outcome.kind is OutcomeKind.FAILED and used < job.document.options.max_step_attempts
-        job.inbox.put(c.ReportedOutcome(key, outcome, may_retry and not job.is_to_stop(outcome.ordinal)))
+        may_retry = may_retry and not job.is_to_stop(outcome.ordinal)
+        job.inbox.put(c.ReportedOutcome(key, outcome, may_retry, failed=used))
 
     def _run_over(self, host: HostId, run: Run, time: Instant) -> None:
         job = self._job

@@ -119,6 +119,13 @@ class Ledger:
         pairs = enumerate(zip(self._codes, self._kind_of, strict=True))
         return [o for o, (c, k) in pairs if c == wanted and k in later]
 
+    def find(self, code: StepCode) -> Iterator[int]:
+        """Ordinals of the steps with this code, in order."""
+        ordinal = self._codes.find(code)
+        while ordinal >= 0:
+            yield ordinal
+            ordinal = self._codes.find(code, ordinal + 1)
+
     def assign(self, group: Group) -> None:
         """Schedule the steps of a group on its host, from wherever they were."""
         self._groups[group.run] = group

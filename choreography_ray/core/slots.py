@@ -75,6 +75,11 @@ class JobSlots:
         """Slots held in all, used and unused."""
         return self.unused + sum(self._held.values())
 
+    @property
+    def is_unanswered(self) -> bool:
+        """The last exchange raised: the throttle is away, or cannot be reached."""
+        return self._failures > 0
+
     def restore(self, held: Iterable[Held]) -> None:
         """Begin from every run that the ledger, read under this fence, shows as assigned; nothing is unused then."""
         self._held = {(one.host, one.run): one.width for one in held}

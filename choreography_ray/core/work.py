@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from choreography_ray.core.ledger import Ledger
@@ -120,6 +120,23 @@ class WorkQueue:
         """Steps that wait for their next attempt, due or not."""
         return len(self._later) + sum(map(len, self._due.values()))
 
+    @property
+    def singles(self) -> tuple[int, ...]:
+        """Steps whose run was given up and that wait for a new one."""
+        return tuple(ordinal for ordinal, _ in self._singles)
+
+    def next_ordinals(self) -> Iterator[int]:
+        """The steps that could start now, first those that go first."""
+        yield from self.singles
+        for due in self._due.values():
+            yield from (ordinal for ordinal, _ in due)
+        for fresh in self._fresh.values():
+            yield from fresh.rest(self._ledger)
+
+    def later(self) -> list[tuple[float, int]]:
+        """When the retries that are not due yet will be, on the caller's clock, and of which steps, the first first."""
+        return sorted((due, ordinal) for due, ordinal, _ in self._later)
+
     def learn(self, kind: int, steps: int, seconds: float) -> None:
         """Take note of how long bodies of a kind took."""
         self._sizers[kind].learn(steps, seconds)
@@ -211,6 +228,13 @@ class _Fresh:
                 return True, ordinal
             self._at += 1
         return None
+
+    def rest(self, ledger: Ledger) -> Iterator[int]:
+        at = self._at
+        while at < len(self._ordinals):
+            if ledger.code(self._ordinals[at]) == StepCode.PREPARED:
+                yield self._ordinals[at]
+            at += 1
 
     def left(self, ledger: Ledger) -> int:
         """An upper bound: steps settled out of turn are not looked for."""

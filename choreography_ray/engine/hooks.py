@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -148,7 +149,7 @@ class Hooks:
         step_id = await self.plans.step_id(outcome.ordinal)
         result = await self._result(item) if needs_result else None
         if item.may_retry:
-            delay = await self._retry_after(step_id, result, outcome.attempt, errors)
+            delay = await self._retry_after(step_id, result, item, errors)
             if delay is not None:
                 return Verdict(delay)
         if self._tells:
@@ -168,7 +169,8 @@ class Hooks:
                 outcome = replace(outcome, failure=await self.plans.last_failure(outcome.ordinal))
         return _result(outcome, self._code)
 
-    async def _retry_after(self, step_id: str, result: Any, attempt: int, errors: list[str]) -> float | None:
+    async def _retry_after(self, step_id: str, result: Any, item: ReportedOutcome, errors: list[str]) -> float | None:
+        attempt = item.outcome.attempt
         if self._asks_retry:
             try:
                 if not await self._call("should_retry_step", step_id, result, attempt):
@@ -183,7 +185,7 @@ class Hooks:
                     return max(0.0, delay.total_seconds())
             except Exception as error:  # noqa: BLE001 - raising means the default
                 errors.append(_told("get_step_retry_delay", error))
-        return retry_delay(self._options, attempt)
+        return retry_delay(self._options, item.failed, random.random())
 
     async def failure_behavior(self, stage: int) -> StageFailureBehavior:
         """What failures of a stage mean; raising, or anything else than an answer, means `STOP_JOB`."""

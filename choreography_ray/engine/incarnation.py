@@ -13,6 +13,7 @@ from choreography_ray.core import control as answers
 from choreography_ray.core import events as e
 from choreography_ray.core.admission import NOT_ADMITTED, ask_again_delay
 from choreography_ray.core.commands import ReportStart
+from choreography_ray.core.explaining import Explained
 from choreography_ray.core.job_machine import JobMachine
 from choreography_ray.core.ledger import Ledger
 from choreography_ray.core.ownership import CRASHED, describe_crashes
@@ -55,6 +56,12 @@ LOOK_SECONDS = 0.25
 """How soon a start that waits for admission sees that somebody wants the job to stop."""
 _STARTING = (*_UNASSIGNED, JobStatus.STARTING_STEPS)
 """Statuses in which somebody may still wait for the start."""
+_PHASES = {
+    JobStatus.PREPARING_JOB: "its steps are being planned",
+    JobStatus.PREPARING_STEPS: "its steps are being prepared",
+    JobStatus.STARTING_STEPS: "its start hooks run",
+}
+
 LoadCode = Callable[[CodeRef], Awaitable[Loaded]]
 Ports = Callable[[JobEngine], tuple[HostsPort, ThrottlePort]]
 
@@ -140,6 +147,13 @@ class Incarnation:
     def trouble(self) -> str:
         """The store's last error while it does not answer."""
         return self._writer.trouble
+
+    def explain(self) -> Explained:
+        """For what each step waits that is not final, or what is done before the first of them can start [S14.4]."""
+        if self._engine is not None:
+            return self._engine.explain()
+        phase = "its job actor is taking over" if self._job is None else _PHASES.get(self._job.document.status, "")
+        return Explained(phase=phase or "its job actor has not begun with its steps", trouble=self.trouble)
 
     async def ask(self, host: HostId, is_first: bool) -> Lease:
         """A host asks for its lease [S10.2]. Before the ledger is read, leases that exist are renewed.

@@ -11,6 +11,7 @@ from typing import Any
 
 from choreography_ray.core import commands as c
 from choreography_ray.core import events as e
+from choreography_ray.core.explaining import Explained
 from choreography_ray.core.job_machine import JobMachine
 from choreography_ray.engine.confirmation import Confirmation
 from choreography_ray.engine.hooks import Hooks
@@ -74,6 +75,11 @@ class JobEngine:
     def trouble(self) -> str:
         """The store's last error while a write is being repeated."""
         return self._writer.trouble
+
+    def explain(self) -> Explained:
+        """For what each step waits that is not final, as of the last turn [S14.4]."""
+        explained = self.machine.explain(self._clock.instant())
+        return replace(explained, trouble=self.trouble, status=self.machine.document.status)
 
     # What the world tells.
 

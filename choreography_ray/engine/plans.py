@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
+from choreography_ray.core.attempts import kept_attempts
 from choreography_ray.core.commands import Decided
 from choreography_ray.engine.ports import StepWork, Work
 from choreography_ray.engine.writes import Writer
@@ -184,9 +185,6 @@ class Plans:
         ]
 
 
-MAX_ATTEMPTS_KEPT = 10
-
-
 def _may_have_more(outcome: Outcome) -> bool:
     """Whether a failed step may have something beside its outcome. One without a cause waited when a stop came."""
     is_stateless = outcome.state is None and (outcome.has_document or outcome.kind is not OutcomeKind.FAILED)
@@ -194,11 +192,4 @@ def _may_have_more(outcome: Outcome) -> bool:
 
 
 def _with(known: StepDocument | None, failure: Failure | None) -> tuple[Failure, ...]:
-    """Earlier attempts and this one, each once, the first and the latest of them: repeated writes add nothing."""
-    before = known.attempts if known is not None else ()
-    if failure is None:
-        return before
-    all_of_them = (*(f for f in before if f.attempt != failure.attempt), failure)
-    if len(all_of_them) <= MAX_ATTEMPTS_KEPT:
-        return all_of_them
-    return (all_of_them[0], *all_of_them[-(MAX_ATTEMPTS_KEPT - 1) :])
+    return kept_attempts(known.attempts if known is not None else (), failure)

@@ -16,6 +16,7 @@ from choreography_ray.authoring.cancellation import Cancellation
 from choreography_ray.authoring.context import BlockingStepContext, ResultsPage, StepContext
 from choreography_ray.authoring.result import JobStepResult, ResultKind, describe_exception, plain_value
 from choreography_ray.codec import decode, encode
+from choreography_ray.core.attempts import bounded_failure
 from choreography_ray.engine.ports import Loaded, StepWork, UserCode, Whereabouts
 from choreography_ray.engine.writes import Writer
 from choreography_ray.errors import CallbackReason, CallbackRejected, Fenced, NotStorable, StepTimedOut, TooLarge
@@ -173,9 +174,11 @@ class StepRun:
     async def read_results(self, stage: int | None, after: int) -> ResultsPage:
         """A page of kept results of earlier stages, or of one of them, as far as the job keeps any."""
         around = self._around
-        page = await around.writer.certain(lambda: around.storage.read_results(self.job_id, after))
-        wanted = [kept for kept in page if (kept.stage < self._stage if stage is None else kept.stage == stage)]
-        values = [(kept.step_id, decode(kept.value, around.code.resolve)) for kept in wanted]
+        before = self._stage if stage is None else None
+        page = await around.writer.certain(
+            lambda: around.storage.read_results(self.job_id, after, stage=stage, before_stage=before)
+        )
+        values = [(kept.step_id, decode(kept.value, around.code.resolve)) for kept in page]
         return ResultsPage(values, page[-1].ordinal if page else None)
 
     # The body.
@@ -320,7 +323,8 @@ class StepRun:
     def _failure(self, error_type: str, message: str, traceback: str = "") -> Failure:
         here = self._around.whereabouts
         ended_at = datetime.now(UTC)
-        return Failure(error_type, message, self.attempt, traceback, self.began_at, ended_at, here.node, here.pid)
+        failure = Failure(error_type, message, self.attempt, traceback, self.began_at, ended_at, here.node, here.pid)
+        return bounded_failure(failure)  # a body may have made all of these texts itself
 
     def _made(self, kind: OutcomeKind, value: Payload, failure: Failure | None = None) -> Outcome:
         self._is_closed = True

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import bson
 from bson.codec_options import CodecOptions
 
-from choreography_ray.model import HostId, JobId, JobStatus
+from choreography_ray.model import HostId, JobId, JobStatus, StepId
 from choreography_ray.options import ClusterOptions
 from choreography_ray.records import (
     Beside,
@@ -232,6 +232,13 @@ class MemoryStorage:
             )
             prepared[segment.plan, segment.index] = replace(segment, states=tuple(sealed))
 
+    async def find_planned(self, job_id: JobId, fence: int, step_id: StepId) -> list[int]:
+        return sorted(
+            index
+            for (there, index), segment in self._job(job_id).segments.items()
+            if there == fence and any(step.step_id == step_id for step in segment.steps)
+        )
+
     async def read_prepared(self, job_id: JobId, plan: int, index: int) -> PreparedSegment | None:
         segment = self._job(job_id).prepared.get((plan, index))
         return None if segment is None else replace(segment, states=tuple(map(_open, segment.states)))
@@ -329,6 +336,10 @@ class MemoryStorage:
     async def read_step_documents(self, job_id: JobId, ordinals: Sequence[int] | None = None) -> list[StepDocument]:
         found = _chosen(self._job(job_id).steps, ordinals)
         return [replace(document, state=_open(document.state)) for document in found]
+
+    async def first_due(self, job_id: JobId) -> datetime | None:
+        found = self._job(job_id).steps.values()
+        return min((one.due for one in found if one.is_closed and one.due is not None), default=None)
 
     async def delete_step_documents(self, job_id: JobId, closed: Sequence[tuple[int, Run]]) -> None:
         steps = self._job(job_id).steps

@@ -44,7 +44,7 @@ from pymongo.errors import (
 
 from choreography_ray.codec import encode
 from choreography_ray.errors import ChoreographyError, StorageUnavailable, TooLarge
-from choreography_ray.model import HostId, JobId, JobStatus
+from choreography_ray.model import HostId, JobId, JobStatus, StepId
 from choreography_ray.options import ClusterOptions
 from choreography_ray.records import (
     SCHEMA_VERSION,
@@ -343,6 +343,13 @@ class MongoStorage:
         )
 
     @_answering
+    async def find_planned(self, job_id: JobId, fence: int, step_id: StepId) -> list[int]:
+        """Those of other plans, which an interrupted start left, may be among them."""
+        query = {"job": job_id, "step_ids": step_id}
+        found = self._in("plan").find(query, {"_id": 0, "n": 1})
+        return sorted({int(stored["n"]) async for stored in found})
+
+    @_answering
     async def read_prepared(self, job_id: JobId, plan: int, index: int) -> PreparedSegment | None:
         stored = await self._parts("prepared", job_id, "prepared", plan, index)
         return docs.as_prepared(stored) if stored else None
@@ -467,6 +474,12 @@ class MongoStorage:
     @_answering
     async def read_step_documents(self, job_id: JobId, ordinals: Sequence[int] | None = None) -> list[StepDocument]:
         return [docs.as_step(stored) for stored in await self._by_place("steps", job_id, ordinals)]
+
+    @_answering
+    async def first_due(self, job_id: JobId) -> datetime | None:
+        query = {"job": job_id, "is_closed": True, "due": {"$ne": None}}
+        found = await self._in("steps").find(query, {"_id": 0, "due": 1}).sort("due", 1).limit(1).to_list()
+        return datetime.fromisoformat(found[0]["due"]) if found else None
 
     @_answering
     async def delete_step_documents(self, job_id: JobId, closed: Sequence[tuple[int, Run]]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from choreography_ray.model import HostId, JobId, JobStatus
+from choreography_ray.model import HostId, JobId, JobStatus, StepId
 from choreography_ray.options import ClusterOptions
 from choreography_ray.records import (
     Beside,
@@ -157,6 +157,10 @@ class JobStorage(Protocol):
         """Save ids and initial states of prepared steps, replacing what an earlier try left. Of any size."""
         ...
 
+    async def find_planned(self, job_id: JobId, fence: int, step_id: StepId) -> list[int]:
+        """Indexes of the segments of a plan that may name this step, in order; none is left out."""
+        ...
+
     async def read_prepared(self, job_id: JobId, plan: int, index: int) -> PreparedSegment | None:
         """Ids and initial states of the steps of a plan's segment; None when it was not prepared."""
         ...
@@ -224,6 +228,10 @@ class JobStorage(Protocol):
 
     async def read_step_documents(self, job_id: JobId, ordinals: Sequence[int] | None = None) -> list[StepDocument]:
         """Step documents of the job, by ordinal; all, or those of the given steps."""
+        ...
+
+    async def first_due(self, job_id: JobId) -> datetime | None:
+        """When the first of the job's retries that wait is due; None when none does."""
         ...
 
     async def delete_step_documents(self, job_id: JobId, closed: Sequence[tuple[int, Run]]) -> None:

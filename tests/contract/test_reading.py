@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
+from choreography_ray.client.reading import Reader
+from choreography_ray.core.explaining import Explained, Waits
 from choreography_ray.engine.verification import verify_job
-from choreography_ray.model import FindingKind, HostId, JobId, StepId
+from choreography_ray.errors import StepNotFound, StorageUnavailable
+from choreography_ray.model import FindingKind, HostId, JobId, JobStatus, JobStepStatus, StepId, WaitReason
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import (
     Beside,
@@ -18,6 +24,8 @@ from choreography_ray.records import (
     OutcomeDocument,
     OutcomeKey,
     OutcomeKind,
+    PlannedStep,
+    PlanSegment,
     Run,
     StepDocument,
 )
@@ -30,6 +38,7 @@ from tests.simulation.world import World
 JOB = JobId("a/job")
 RUN = Run(2, 1)
 LARGE = "x" * 100_000
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123457, tzinfo=UTC)
 
 
 def a_failure() -> Failure:
@@ -81,6 +90,28 @@ async def test_records_of_a_job_are_counted_by_kind_and_nothing_is_left_after_cl
     assert await storage.read_outcome_keys(JOB) == sorted(keys)
     await storage.clear_job(JOB, 2, keep_results=False)
     assert await storage.count_records(JOB) == {}
+
+
+async def test_a_plan_is_asked_which_segment_names_a_step(storage: JobStorage) -> None:
+    """None is left out; what another plan of the job names may be among them."""
+    for index in range(3):
+        steps = tuple(PlannedStep(StepId(f"{index}/$.{n}"), "", 0, LARGE) for n in range(4))
+        await storage.save_plan_segments(JOB, 2, [PlanSegment(index, steps)])
+    assert await storage.find_planned(JOB, 2, StepId("1/$.3")) == [1]
+    assert await storage.find_planned(JOB, 2, StepId("1/$.4")) == []
+    assert await storage.find_planned(JobId("a"), 2, StepId("1/$.3")) == []
+
+
+async def test_the_first_due_retry_of_a_job_is_known(storage: JobStorage) -> None:
+    """Of those that wait: one that was assigned since has an open run."""
+    assert await storage.first_due(JOB) is None
+    due = [NOW + timedelta(seconds=seconds) for seconds in (9, 3, 5)]
+    waiting = [StepDocument(n, RUN, is_closed=True, due=at, state=LARGE) for n, at in enumerate(due)]
+    await storage.save_step_documents(JOB, waiting)
+    assert await storage.first_due(JOB) == due[1]
+    await storage.save_step_documents(JOB, [StepDocument(1, Run(2, 2))])
+    assert await storage.first_due(JOB) == due[2]
+    assert await storage.first_due(JobId("a")) is None
 
 
 async def copy(source: MemoryStorage, job_id: JobId, target: JobStorage) -> None:
@@ -142,3 +173,84 @@ async def test_a_job_is_verified_alike_on_every_store(storage: JobStorage) -> No
         (FindingKind.OUTCOME, None, None, True),
     ]
     assert (verified.errors, verified.debris, verified.is_ok) == (1, 2, False)
+
+
+async def test_steps_are_read_by_status_with_what_is_known_of_their_failures(storage: JobStorage) -> None:
+    """All of them, those of some statuses, so many of those, or one by its id; segments without any are not read."""
+    job_id = JobId("job")
+    await copy(await asyncio.to_thread(a_finished_job), job_id, storage)
+    reader = Reader(storage, job_id)
+    every = [step async for step in reader.steps()]
+    assert [step.ordinal for step in every] == list(range(1_200))
+    failed = (JobStepStatus.COMPLETED_WITH_FAILURE, JobStepStatus.FAILED)
+    some = [step async for step in reader.steps(failed, take=3)]
+    assert [(step.step_id, step.status) for step in some] == [(f"p{n}", failed[0]) for n in (0, 3, 6)]
+    assert [step async for step in reader.steps(JobStepStatus.COMPLETED_SUCCESSFULLY, take=1)] == [every[1]]
+    assert [step async for step in reader.steps(JobStepStatus.STOPPED)] == []
+    assert [step async for step in reader.steps(take=0)] == []
+    one = await reader.step(StepId("p999"))
+    assert one == every[999]
+    assert one.stage == 2
+    (attempt,) = one.attempts
+    assert one.failure == attempt
+    assert (attempt.attempt, attempt.error_type, attempt.message) == (1, "ValueError", "p999 fails on attempt 1")
+    assert "perform_step" in attempt.traceback
+    assert attempt.began_at is not None
+    assert attempt.ended_at is not None
+    assert attempt.ended_at >= attempt.began_at
+    with pytest.raises(StepNotFound):
+        await reader.step(StepId("p1200"))
+    counted = [step_id async for step_id in reader.counted_steps()]
+    assert counted == [step.step_id for step in every]
+
+
+async def test_a_waiting_retry_tells_its_due_time_and_last_failure_and_is_explained(storage: JobStorage) -> None:
+    """Also without the job's actor: what the store tells alone."""
+    job_id = JobId("job")
+
+    def a_job_that_waits() -> MemoryStorage:
+        world = World()
+        Work.world = world
+        pieces = [Piece(key=f"p{i}", fail_first=9 if i < 2 else 0, stage=i // 4) for i in range(8)]
+
+        async def story() -> None:
+            options = JobsOptions(max_step_attempts=5, step_retry_backoff=timedelta(hours=1))
+            await world.start(KeptPieces, batch(pieces), options=options)
+            await asyncio.sleep(10.0)
+
+        loop.run(story())
+        return world.store
+
+    store = await asyncio.to_thread(a_job_that_waits)
+    await copy(store, job_id, storage)
+    await storage.save_step_documents(job_id, await store.read_step_documents(job_id))
+    reader = Reader(storage, job_id)
+    waiting = [step async for step in reader.steps(JobStepStatus.AWAITING_RETRY)]
+    assert [step.step_id for step in waiting] == ["p0", "p1"]
+    for step in waiting:
+        assert step.attempt == 2
+        assert step.retry_due is not None
+        assert step.failure is not None
+        assert step.failure.ended_at is not None
+        assert step.failure.message == f"{step.step_id} fails on attempt 1"
+    explained = await reader.explain(None)
+    assert not explained.is_from_actor
+    found = {wait.reason: (wait.steps, wait.examples) for wait in explained.waiting}
+    assert found == {WaitReason.RETRY: (2, ("p0", "p1")), WaitReason.STAGE: (4, ("p4", "p5", "p6"))}
+    assert explained.waiting[0].due == min(step.retry_due for step in waiting if step.retry_due)
+
+
+async def test_where_the_store_is_away_the_actor_speaks_alone() -> None:
+    """Its word on what is waited for, with the store's error; without an actor the error is raised."""
+
+    class Away(MemoryStorage):
+        async def read_job(self, job_id: JobId) -> Any:
+            raise StorageUnavailable("here", "refused")
+
+    reader = Reader(Away(), JOB)
+    with pytest.raises(StorageUnavailable):
+        await reader.explain(None)
+    said = Explained(1, (Waits(WaitReason.SLOT, 3, "why", (0, 1)),), status=JobStatus.RUNNING)
+    explained = await reader.explain(said)
+    assert (explained.status, explained.running, explained.waiting[0].steps) == (JobStatus.RUNNING, 1, 3)
+    assert "refused" in explained.trouble

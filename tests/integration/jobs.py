@@ -211,3 +211,9 @@ class NarrowPieces(PieceJob):
     """At most three of its steps are active."""
 
     max_active_steps = 3
+
+
+class OnePiece(PieceJob):
+    """One of its steps is active at a time."""
+
+    max_active_steps = 1

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from choreography_ray import Choreography, JobsOptions, JobStatus, JobStepStatus, StageProgress
-from tests.integration.jobs import HOSTINGS, Batch, Piece, Pieces, await_true, marks
+from choreography_ray import Choreography, JobsOptions, JobStatus, JobStepStatus, StageProgress, WaitReason
+from tests.integration.jobs import HOSTINGS, Batch, OnePiece, Piece, Pieces, await_true, marks
 from tests.support import is_alive
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
@@ -113,3 +113,23 @@ def test_an_attempt_over_its_timeout_fails_and_its_body_is_gone(
     assert not [m for m in slow if m.event == "end"]
     assert [m.event for m in slow if m.event == "cancelled"] == (["cancelled"] if kind == "SlowAsyncPiece" else [])
     await_true(lambda: not is_alive(slow[0].pid), 10, "the process of the slow body is gone")
+
+
+def test_what_steps_wait_for_is_told_by_the_jobs_actor(local: Choreography, tmp_path: Path) -> None:
+    """One body runs, others wait for the window or a later stage; without a cluster the store tells less."""
+    log, gate = tmp_path / "marks", tmp_path / "gate"
+    pieces = [Piece(log=str(log), key=f"{s}-{n}", stage=s, gate=str(gate)) for s in (0, 1) for n in range(4)]
+    job = local.start(OnePiece, Batch(kind="SharedPiece", pieces=pieces))
+    await_true(lambda: marks(log, "begin"), 60, "a body begins")
+    found = job.explain()
+    assert found.is_from_actor
+    assert found.running == 1
+    waits = {wait.reason: (wait.steps, wait.examples) for wait in found.waiting}
+    assert waits == {WaitReason.WINDOW: (3, ("0-1", "0-2", "0-3")), WaitReason.STAGE: (4, ("1-0", "1-1", "1-2"))}
+    verified = job.verify()
+    assert verified.findings == ()
+    gate.touch()
+    job.wait(timeout=60, progress=False)
+    assert job.explain().waiting == ()
+    assert job.verify().unchecked == ()
+    assert job.verify().recount.succeeded == 8

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from choreography_ray.authoring.cancellation import AsyncCancellation, BlockingCancellation, Cancellation
 from choreography_ray.authoring.context import BlockingStepContext, ResultsPage, StepContext
-from choreography_ray.authoring.result import MAX_MESSAGE, MAX_TRACEBACK, JobStepResult
+from choreography_ray.authoring.result import JobStepResult
 from choreography_ray.errors import (
     CallbackReason,
     CallbackRejected,
@@ -36,7 +36,7 @@ from choreography_ray.job import (
     is_overridden,
     label_of,
 )
-from choreography_ray.model import JobId, Progress, StepHosting, StepId
+from choreography_ray.model import MAX_MESSAGE, MAX_TRACEBACK, JobId, Progress, StepHosting, StepId
 from choreography_ray.options import JobsOptions
 from choreography_ray.step import JobStep, JobStepState
 

@@ -25,12 +25,14 @@ from choreography_ray.errors import (
     RemoveStepReason,
     StartJobError,
     StartJobReason,
+    StepNotFound,
     StepStopError,
     StepStopReason,
     StorageUnavailable,
 )
 from choreography_ray.model import (
     AttemptRecord,
+    Explanation,
     Finding,
     FindingKind,
     JobId,
@@ -42,6 +44,8 @@ from choreography_ray.model import (
     StepId,
     StepRecord,
     Verification,
+    Waiting,
+    WaitReason,
 )
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
@@ -102,13 +106,23 @@ class FakeHandle:
     def step(self, step_id: str) -> FakeStep:
         return FakeStep(self._record.job_id, step_id, self._client)
 
-    def steps(self, status: JobStepStatus | None = None) -> list[StepRecord]:
-        return [step for step in self._client.plan if status in (None, step.status)]
+    def explain(self) -> Explanation:
+        return self._client.explained
+
+    def steps(self, status: Any = None, take: int | None = None) -> list[StepRecord]:
+        wanted = (status,) if isinstance(status, JobStepStatus) else status
+        return [step for step in self._client.plan if wanted is None or step.status in wanted][:take]
 
 
 class FakeStep:
     def __init__(self, job_id: str, step_id: str, client: FakeClient) -> None:
         self._job_id, self._step_id, self._client = job_id, step_id, client
+
+    def record(self) -> StepRecord:
+        found = next((step for step in self._client.plan if step.step_id == self._step_id), None)
+        if found is None:
+            raise StepNotFound(self._job_id, self._step_id)
+        return found
 
     def stop(self) -> JobStepStatus:
         self._client.told.append(("stop", self._job_id, self._step_id))
@@ -128,11 +142,13 @@ class FakeClient:
         self.records = {"nightly": a_job()}
         self.plan: list[StepRecord] = []
         self.told: list[tuple[Any, ...]] = []
+        self.opened: list[bool] = []
         self.start_raises: Exception | None = None
         self.wait_raises: BaseException | None = None
         self.stopped: JobStepStatus | Exception = JobStepStatus.STOPPED
         self.is_open = False
         self.verified = Verification(job_id=JobId("nightly"), status=JobStatus.RUNNING)
+        self.explained = Explanation(job_id=JobId("nightly"), status=JobStatus.RUNNING, told="its actor is at work")
 
     def __enter__(self) -> Self:
         self.is_open = True
@@ -166,7 +182,12 @@ def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeClie
     for name in ("RAY_ADDRESS", "CHOREOGRAPHY_MONGO_URL", "CHOREOGRAPHY_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)
     made = FakeClient()
-    monkeypatch.setattr(Connection, "open", lambda self, *, with_ray, resumes=True: made)
+
+    def open_fake(self: Connection, *, with_ray: bool, resumes: bool = True) -> FakeClient:
+        made.opened.append(with_ray)
+        return made
+
+    monkeypatch.setattr(Connection, "open", open_fake)
     yield made
     assert not made.is_open, "the command left its connection open"
 
@@ -235,6 +256,9 @@ def test_a_request_may_come_from_a_file(jobs_here: FakeClient, tmp_path: Path) -
         (["show", "unknown"], "no job 'unknown'"),
         (["steps", "unknown"], "no job 'unknown'"),
         (["watch", "unknown"], "no job 'unknown'"),
+        (["explain", "unknown"], "no job 'unknown'"),
+        (["show", "nightly", "unknown"], "no step 'unknown'"),
+        (["steps", "nightly", "--failed", "--status", "STOPPED"], "exclude each other"),
         (["demo", "--search", "asyncio"], "no index is published"),
         (["no-such-command"], "no-such-command"),
         (["list", "--no-such-option"], "--no-such-option"),
@@ -353,7 +377,7 @@ def test_failures_are_named_after_waiting(client: FakeClient, capsys: pytest.Cap
     assert main(["watch", "nightly"]) == 3
     out = capsys.readouterr().out
     assert out.count("ValueError: no shard") == 10
-    assert "all 30 failures: choreography steps nightly" in out
+    assert "all 30 failures: choreography steps nightly --failed" in out
 
 
 @pytest.mark.parametrize(
@@ -403,6 +427,97 @@ def test_a_verification_exits_by_what_it_found(client: FakeClient, capsys: pytes
     assert main(["verify", "nightly", "--json"]) == ExitCode.ERROR
     read = json.loads(capsys.readouterr().out)
     assert (read["errors"], read["findings"][0]["expected"]) == (1, "one")
+
+
+HOSTILE = "\x1b[31mred\x1b]0;title\x07 [bold]loud[/bold]\u202e"
+
+
+def a_failed_step(step_id: str = "s", attempts: int = 3, **changes: Any) -> StepRecord:
+    tried = tuple(
+        AttemptRecord(
+            attempt=number,
+            began_at=NOW + timedelta(seconds=10 * number),
+            ended_at=NOW + timedelta(seconds=10 * number + 4),
+            error_type="shop.Broken",
+            message=f"no shard {number} {HOSTILE}",
+            traceback=f"Traceback:\n  in perform_step\n{HOSTILE} of attempt {number}",
+            node="0123456789abcdef" * 3,
+            pid=4000 + number,
+        )
+        for number in range(1, attempts + 1)
+    )
+    known = {"status": JobStepStatus.COMPLETED_WITH_FAILURE, "attempt": attempts, "failure": tried[-1]}
+    return StepRecord(**{"step_id": StepId(step_id), "ordinal": 7, "attempts": tried, **known, **changes})
+
+
+def test_a_failed_step_is_told_with_every_attempt_and_the_last_traceback(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By `steps --failed` and `show JOB STEP`: number, time, node, process and error of each; nothing of it commands
+    the terminal. The others are left out.
+    """
+    client.plan = [
+        a_failed_step(),
+        a_failed_step("cold", status=JobStepStatus.FAILED),
+        StepRecord(step_id=StepId("fine"), ordinal=1, status=JobStepStatus.COMPLETED_SUCCESSFULLY),
+    ]
+    assert main(["steps", "nightly", "--failed"]) == 0
+    out = capsys.readouterr().out
+    assert "fine" not in out
+    assert out.count("of attempt 3") == 2
+    for number in (1, 2, 3):
+        assert out.count(f"no shard {number}") == 2
+        assert out.count(f"{4000 + number}") == 2
+    assert out.count("4.0 s") == 6
+    assert "01234567" in out
+    assert "  in perform_step" in out, "the traceback keeps its lines"
+    assert not {"\x1b", "\x07", "\u202e"} & set(out)
+    assert "[bold]loud[/bold]" in out
+    assert main(["show", "nightly", "cold"]) == 0
+    assert capsys.readouterr().out.count("of attempt 3") == 1
+    assert main(["show", "nightly", "s", "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert [attempt["pid"] for attempt in read["attempts"]] == [4001, 4002, 4003]
+    assert read["attempts"][0]["node"] == "0123456789abcdef" * 3
+    assert read["failure"]["traceback"].endswith("of attempt 3")
+    assert HOSTILE in read["failure"]["message"], "programs get what is stored"
+
+
+def test_show_names_failures_and_waiting_retries(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    """Some of each, a retry with the moment when it is due, and where all are found."""
+    client.records["nightly"] = a_job(failed=30)
+    due = NOW + timedelta(hours=1)
+    client.plan = [a_failed_step(f"f{n}") for n in range(30)]
+    client.plan += [
+        a_failed_step(f"r{n}", status=JobStepStatus.AWAITING_RETRY, attempt=4, retry_due=due) for n in range(12)
+    ]
+    assert main(["show", "nightly"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("COMPLETED_WITH_FAILURE ") == 10
+    assert out.count("AWAITING_RETRY") == 10
+    assert out.count(due.astimezone().strftime("%Y-%m-%d %H:%M:%S")) == 10
+    assert "all 30 failures: choreography steps nightly --failed" in out
+
+
+def test_explain_tells_reasons_numbers_and_examples(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The job's actor is asked only where a cluster is known: none is started for a question."""
+    waiting = Waiting(
+        reason=WaitReason.SLOT, steps=999_997, told="no slot is free", examples=(StepId(HOSTILE),), due=NOW
+    )
+    update = {"running": 3, "waiting": (waiting,), "trouble": "refused\x1b"}
+    client.explained = client.explained.model_copy(update=update)
+    assert main(["explain", "nightly"]) == 0
+    out = capsys.readouterr().out
+    for told in ("its actor is at work", "3 steps run", "999997", "SLOT", "no slot is free", "refused", "[bold]loud"):
+        assert told in out
+    assert "\x1b" not in out
+    assert len(out.splitlines()) < 12
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:1")
+    assert main(["explain", "nightly", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["waiting"][0]["reason"] == "SLOT"
+    assert client.opened == [False, True]
 
 
 def test_list_passes_its_conditions_on(client: FakeClient) -> None:
@@ -475,11 +590,12 @@ def test_every_command_has_help_without_importing_ray() -> None:
     """Help is quick and works where Ray does not."""
     script = (
         "import sys; sys.modules.update(ray=None, pymongo=None); from choreography_ray.cli import main; "
-        "sys.exit(max(main([c, '--help']) for c in 'demo up down run list show steps verify watch doctor'.split()))"
+        "commands = 'demo up down run list show steps explain verify watch doctor'.split(); "
+        "sys.exit(max(main([command, '--help']) for command in commands))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Usage: choreography") == 10
+    assert done.stdout.count("Usage: choreography") == 11
 
 
 def test_a_reader_that_closes_the_pipe_gets_no_traceback() -> None:

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from choreography_ray import display
+from choreography_ray import display, reports
 from choreography_ray.model import (
     AttemptRecord,
+    Explanation,
+    Finding,
+    FindingKind,
     HistoryEntry,
     JobId,
     JobRecord,
@@ -21,6 +24,9 @@ from choreography_ray.model import (
     StageProgress,
     StepId,
     StepRecord,
+    Verification,
+    Waiting,
+    WaitReason,
 )
 
 BEGAN = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
@@ -53,6 +59,25 @@ def a_failure(step_id: str, message: str = "no such shard") -> StepRecord:
     )
 
 
+def a_hostile_step() -> StepRecord:
+    failure = AttemptRecord(attempt=1, error_type=HOSTILE, message=HOSTILE, traceback=HOSTILE, node=HOSTILE, pid=1)
+    changes = {"name": HOSTILE, "host": HOSTILE, "failure": failure, "attempts": (failure,), "retry_due": BEGAN}
+    return a_failure(HOSTILE).model_copy(update=changes)
+
+
+def a_hostile_verification() -> Verification:
+    kind, step_id = FindingKind.RESULT, StepId(HOSTILE)
+    finding = Finding(kind=kind, stored=HOSTILE, expected=HOSTILE, step_id=step_id, ordinal=1)
+    known = {"findings": (finding,), "errors": 1, "unchecked": (HOSTILE,)}
+    return Verification(job_id=JobId(HOSTILE), status=JobStatus.RUNNING, **known)
+
+
+def a_hostile_explanation() -> Explanation:
+    waiting = Waiting(reason=WaitReason.HOOK, steps=1, told=HOSTILE, examples=(StepId(HOSTILE),))
+    known = {"told": HOSTILE, "waiting": (waiting,), "trouble": HOSTILE}
+    return Explanation(job_id=JobId(HOSTILE), status=JobStatus.RUNNING, **known)
+
+
 def rendered(what: Any, *, is_terminal: bool = False) -> str:
     stream = io.StringIO()
     Console(file=stream, width=160, markup=False, emoji=False, force_terminal=is_terminal, highlight=False).print(what)
@@ -79,6 +104,9 @@ def plain_progress() -> tuple[display.LiveProgress, io.StringIO, Clock]:
         display.job_view,
         display.summary,
         lambda _: display.step_table([a_failure(HOSTILE, HOSTILE)]),
+        lambda _: reports.attempts_view(a_hostile_step()),
+        lambda _: reports.verification_view(a_hostile_verification()),
+        lambda _: reports.explanation_view(a_hostile_explanation()),
     ],
 )
 def test_text_of_a_user_reaches_the_terminal_as_text(view: Any) -> None:
@@ -97,6 +125,11 @@ def test_a_notebook_shows_hostile_text_escaped() -> None:
     assert "<script>" not in page
     assert "<img" not in page
     assert "&lt;script&gt;" in page
+
+
+def test_a_notebook_shows_a_line_of_text_as_text() -> None:
+    """As where a handle's job cannot be read."""
+    assert display.plain_html("<b>\x1b[31m") == "<pre>&lt;b&gt;[31m</pre>"
 
 
 def test_long_text_is_cut_and_a_short_one_is_not() -> None:
@@ -198,6 +231,26 @@ def test_a_terminal_is_restored_when_the_waiting_is_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         wait_in_vain()
     assert stream.getvalue().rindex("\x1b[?25h") > stream.getvalue().rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize("width", [40, 60, 100, 300])
+def test_tables_lose_nothing_at_any_width(width: int) -> None:
+    """Long texts are folded, and where columns would be squeezed each row is a list: what was told is all there."""
+    stream = io.StringIO()
+    step_id, message = "shard-" + "0123456789" * 6, "the index of this shard was locked by somebody else"
+    step = a_failure(step_id, message).model_copy(
+        update={"name": "a name", "step_type": "shop.jobs:Rebuild", "host": "nightly/shared-12.3", "retry_due": BEGAN}
+    )
+    Console(file=stream, width=width, markup=False, emoji=False).print(display.step_table([step]))
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    shown = "".join(character for line in lines for character in line if not character.isspace())
+    for number in range(6):
+        assert shown.count(str(number)) >= 6, "a part of the id is missing"
+    for word in message.split():
+        assert word in shown, "a word of the message is missing"
+    if width == 40:
+        assert all(f"{name} " in stream.getvalue() for name in ("step", "status", "due", "failure"))
 
 
 def test_ids_are_never_cut_in_a_table() -> None:
