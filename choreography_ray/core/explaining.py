@@ -66,7 +66,15 @@ def explain(job: Situation, admission: Admission, time: Instant) -> Explained:
     if stopped := sum(job.ledger.count(stage, StepCode.STOPPED) for stage in job.ledger.stages):
         examples = tuple(islice(job.ledger.find(StepCode.STOPPED), EXAMPLES))
         waits.append(Waits(WaitReason.STOPPED, stopped, _STOPPED, examples))
+    if job.document.mark:
+        # Not taken up yet: what the mark prepared, or still will, is only in the ledger.
+        rest = job.ledger.open_steps() - running - sum(wait.steps for wait in waits)
+        waits.append(Waits(WaitReason.HOOK, max(0, rest), _under_mark(job.document.mark)))
     return Explained(running, tuple(wait for wait in waits if wait.steps))
+
+
+def _under_mark(mark: str) -> str:
+    return f"a {mark} of the job is under way"
 
 
 def _explain_hosts(job: Situation) -> tuple[int, list[Waits]]:
@@ -133,7 +141,7 @@ def _pause(job: Situation) -> tuple[WaitReason, str] | None:
     if job.status in (JobStatus.STOPPED, JobStatus.REMOVING):
         return WaitReason.STOP, f"the job is {job.status}, which is being finished"
     if job.document.mark:
-        return WaitReason.HOOK, f"a {job.document.mark} of the job is under way"
+        return WaitReason.HOOK, _under_mark(job.document.mark)
     if job.owes_resume:
         error = f"; it failed: {job.document.error}" if job.document.error else ""
         return WaitReason.HOOK, f"on_before_resuming_job_steps must succeed before anything starts{error}"
