@@ -310,3 +310,15 @@ class Explanation(Frozen):
     is_from_actor: bool = False
     trouble: str = ""
     """Why writes of the job do not get through: the store's last error. Empty while it answers."""
+
+
+class StepOutput(Frozen):
+    """What the process that performs, or last performed, a step printed; `told` says what is to be known of that."""
+
+    step_id: StepId
+    host: str = ""
+    node: str = ""
+    pid: int = 0
+    out: str = ""
+    err: str = ""
+    told: str = ""

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from choreography_ray.display import cell, clean, failure_text, format_duration, moment, status_text, table_of, troubles
-from choreography_ray.model import Explanation, StepRecord, Verification
+from choreography_ray.model import Explanation, StepOutput, StepRecord, Verification
 
 
 def verification_view(found: Verification) -> RenderableType:
@@ -84,4 +84,16 @@ def attempts_view(step: StepRecord) -> RenderableType:
     if step.failure is not None and step.failure.traceback:
         lines = (clean(line) for line in step.failure.traceback.rstrip().splitlines())
         parts.append(Text("\n".join(f"  {line}" for line in lines), style="dim"))
+    return Group(*parts)
+
+
+def output_view(found: StepOutput) -> RenderableType:
+    """What a step's process printed, line by line, and where it ran."""
+    where = f", {clean(found.host)}, node {clean(found.node, 12)}, process {found.pid}" if found.host else ""
+    parts: list[RenderableType] = [Text(f"step {clean(found.step_id)}{where}", style="bold")]
+    if found.told:
+        parts.append(Text(clean(found.told), style="yellow"))
+    for name, text in (("printed", found.out), ("errors and logs", found.err)):
+        if text:
+            parts += [Text(f"{name}:", style="bold"), Text("\n".join(clean(line) for line in text.splitlines()))]
     return Group(*parts)

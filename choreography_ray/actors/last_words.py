@@ -58,6 +58,23 @@ async def stderr_tail(worker_id: str, node_id: str) -> str:
         return ""
 
 
+async def output_tails(worker_id: str, node_id: str, size: int) -> tuple[str, str]:
+    """The last `size` bytes of what a process printed, and of its errors and logs. Raises when its node is silent."""
+    if node_id == here().node_id:
+        return await asyncio.to_thread(read_tails, worker_id, size)
+    return await asyncio.to_thread(call_on_node, node_id, read_tails, worker_id, size, timeout=TAIL_SECONDS)
+
+
+def read_tails(worker_id: str, size: int) -> tuple[str, str]:
+    """The ends of both files of a worker of this node."""
+    directory = logs_directory()
+    told: list[str] = []
+    for kind in ("out", "err"):
+        found = [] if directory is None else sorted(directory.glob(f"worker-{worker_id}-*.{kind}"))
+        told.append(_tail(found[-1], size) if found else "")
+    return told[0], told[1]
+
+
 def read_tail(worker_id: str) -> str:
     """The end of what a worker of this node wrote as errors."""
     directory = logs_directory()
@@ -65,10 +82,10 @@ def read_tail(worker_id: str) -> str:
     return _tail(found[-1]) if found else ""
 
 
-def _tail(path: Path) -> str:
+def _tail(path: Path, most: int = TAIL_BYTES) -> str:
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        file.seek(max(0, size - TAIL_BYTES))
+        file.seek(max(0, size - most))
         text = file.read().decode(errors="replace")
-    lines = text.splitlines() if size <= TAIL_BYTES else text.splitlines()[1:]
+    lines = text.splitlines() if size <= most else text.splitlines()[1:]
     return "\n".join(line for line in lines if not line.startswith(_RAYS_OWN))

@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     app.command("show", epilog="\b\nExample: choreography show nightly-2026-11-30")(show_job)
     app.command("steps", epilog="\b\nExample: choreography steps nightly --failed")(list_steps)
     app.command("explain", epilog="\b\nExample: choreography explain nightly")(explain)
+    app.command("logs", epilog="\b\nExample: choreography logs nightly shard-7")(logs)
     app.command("verify", epilog="Exits with 1 when something is wrong; debris alone is not.")(verify)
 
 
@@ -116,6 +117,28 @@ def explain(context: typer.Context, job_id: JobArgument, as_json: JsonOption = F
         show_json(found)
     else:
         show(reports.explanation_view(found))
+
+
+def logs(
+    context: typer.Context,
+    job_id: JobArgument,
+    step_id: Annotated[str, typer.Argument(metavar="STEP", help="The step's id.")],
+    size: Annotated[int, typer.Option("--bytes", min=1, help="How much of the end of each file.")] = 65_536,
+    as_json: JsonOption = False,
+) -> int:
+    """Show what a step's process printed and logged.
+
+    Ray keeps it in files of the node where the process ran, as long as the cluster lasts; the store has no copy.
+    """
+    connection = Connection.of(context)
+    needs_ray = connection.known_address not in {None, "local"}
+    with connection.open(with_ray=needs_ray, resumes=False) as choreography:
+        found = choreography.job(job_id).output(step_id, size)
+    if as_json:
+        show_json(found)
+    else:
+        show(reports.output_view(found))
+    return ExitCode.OK if found.host else ExitCode.ERROR
 
 
 def verify(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> int:

@@ -37,6 +37,7 @@ from choreography_ray.model import (
     Progress,
     ResumeResult,
     StepId,
+    StepOutput,
     StepRecord,
     Verification,
 )
@@ -318,6 +319,10 @@ class JobHandle:
     def explain(self) -> Explanation:
         """See `AsyncJobHandle.explain`."""
         return self.read(lambda job: job.explain())
+
+    def output(self, step_id: str, size: int = 65_536) -> StepOutput:
+        """See `AsyncJobHandle.output`."""
+        return self.read(lambda job: job.output(step_id, size))
 
     def wait(self, timeout: float | timedelta | None = None, progress: bool = True) -> JobRecord:
         """Wait until the job has ended, or is stopped and accounted."""

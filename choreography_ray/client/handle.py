@@ -17,6 +17,7 @@ from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.names import job_actor
 from choreography_ray.actors.ray_api import find, is_connected
 from choreography_ray.client.control import Controller, Unanswered
+from choreography_ray.client.logs import output_of
 from choreography_ray.client.reading import Reader
 from choreography_ray.client.step import AsyncStepHandle
 from choreography_ray.core.explaining import Explained
@@ -50,6 +51,7 @@ from choreography_ray.model import (
     Progress,
     ResumeResult,
     StepId,
+    StepOutput,
     StepRecord,
     Verification,
 )
@@ -138,6 +140,14 @@ class AsyncJobHandle:
                     actor = await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
                     explained = await actor.explain.remote()
         return await self._reader.explain(explained)
+
+    async def output(self, step_id: str, size: int = 65_536) -> StepOutput:
+        """The last `size` bytes of what a step's process printed and logged, or why it cannot be had [S16].
+
+        Raises `StepNotFound`, `JobNotFound`.
+        """
+        step = await self._reader.step(StepId(step_id))
+        return await output_of(self.job_id, step, self._connection.ray_namespace, size)
 
     async def stop(self) -> None:
         """Stop the job: `STOPPED` is durable when this returns, its steps are told and accounted afterwards [S9.1].

@@ -89,6 +89,7 @@ class Piece(BaseModel):
     meets: int = 0
     seconds: float = 0.0
     fails: bool = False
+    says: str = ""
 
 
 class PieceState(JobStepState):
@@ -106,6 +107,8 @@ def work(state: PieceState) -> str:
     piece = state.piece
     assert piece is not None
     mark(piece.log, "begin", piece.key, piece.stage)
+    if piece.says:
+        print(piece.says, flush=True)
     await_true(lambda: not piece.gate or Path(piece.gate).exists(), 60, "the gate opens")
     await_true(lambda: len(marks(Path(piece.log), "begin")) >= piece.meets, 30, "the other bodies begin")
     time.sleep(piece.seconds)

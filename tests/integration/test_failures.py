@@ -133,3 +133,20 @@ def test_what_steps_wait_for_is_told_by_the_jobs_actor(local: Choreography, tmp_
     assert job.explain().waiting == ()
     assert job.verify().unchecked == ()
     assert job.verify().recount.succeeded == 8
+    assert "warm actors" in job.output("0-0").told
+
+
+def test_what_a_step_printed_is_found_while_and_after_it_ran(local: Choreography, tmp_path: Path) -> None:
+    """By its own actor's name; the store has no copy of it."""
+    log, gate = tmp_path / "marks", tmp_path / "gate"
+    job = local.start(
+        Pieces, Batch(kind="OwnPiece", pieces=[Piece(log=str(log), key="a", gate=str(gate), says="hello")])
+    )
+    await_true(lambda: "hello" in job.output("a").out, 60, "the body's words are in the file")
+    host = job.output("a").host
+    gate.touch()
+    job.wait(timeout=60, progress=False)
+    after = job.output("a")
+    assert "hello" in after.out
+    assert after.host == host
+    assert after.pid

@@ -42,6 +42,7 @@ from choreography_ray.model import (
     Progress,
     StageProgress,
     StepId,
+    StepOutput,
     StepRecord,
     Verification,
     Waiting,
@@ -106,6 +107,10 @@ class FakeHandle:
     def step(self, step_id: str) -> FakeStep:
         return FakeStep(self._record.job_id, step_id, self._client)
 
+    def output(self, step_id: str, size: int) -> StepOutput:
+        self._client.told.append(("output", step_id, size))
+        return self._client.output
+
     def explain(self) -> Explanation:
         return self._client.explained
 
@@ -148,6 +153,7 @@ class FakeClient:
         self.stopped: JobStepStatus | Exception = JobStepStatus.STOPPED
         self.is_open = False
         self.verified = Verification(job_id=JobId("nightly"), status=JobStatus.RUNNING)
+        self.output = StepOutput(step_id=StepId("s"), told="the step is PREPARED: no process has performed it")
         self.explained = Explanation(job_id=JobId("nightly"), status=JobStatus.RUNNING, told="its actor is at work")
 
     def __enter__(self) -> Self:
@@ -499,6 +505,21 @@ def test_show_names_failures_and_waiting_retries(client: FakeClient, capsys: pyt
     assert "all 30 failures: choreography steps nightly --failed" in out
 
 
+def test_logs_shows_what_a_step_printed_or_says_why_not(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its lines stay lines and command nothing; where there is nothing to show, a sentence and exit code 1."""
+    assert main(["logs", "nightly", "s"]) == ExitCode.ERROR
+    assert "no process has performed it" in capsys.readouterr().out
+    known = {"host": "nightly/step7-1.1", "node": "abcdef" * 6, "pid": 77}
+    client.output = client.output.model_copy(update={"out": f"one\n{HOSTILE}", "err": "oh\nno", "told": "", **known})
+    assert main(["logs", "nightly", "s", "--bytes", "100"]) == 0
+    out = capsys.readouterr().out
+    assert "nightly/step7-1.1" in out
+    assert "one\n" in out
+    assert "oh\nno" in out
+    assert "\x1b" not in out
+    assert client.told[-1] == ("output", "s", 100)
+
+
 def test_explain_tells_reasons_numbers_and_examples(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -590,12 +611,12 @@ def test_every_command_has_help_without_importing_ray() -> None:
     """Help is quick and works where Ray does not."""
     script = (
         "import sys; sys.modules.update(ray=None, pymongo=None); from choreography_ray.cli import main; "
-        "commands = 'demo up down run list show steps explain verify watch doctor'.split(); "
+        "commands = 'demo up down run list show steps explain logs verify watch doctor'.split(); "
         "sys.exit(max(main([command, '--help']) for command in commands))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Usage: choreography") == 11
+    assert done.stdout.count("Usage: choreography") == 12
 
 
 def test_a_reader_that_closes_the_pipe_gets_no_traceback() -> None:
