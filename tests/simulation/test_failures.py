@@ -11,12 +11,11 @@ import bson
 import pytest
 
 from choreography_ray.authoring.result import JobStepResult
-from choreography_ray.engine.rest import RequestKind
 from choreography_ray.engine.verification import verify_job
 from choreography_ray.model import AttemptRecord, JobId, JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.storage import documents as docs
-from tests.simulation.control import ask, rest
+from tests.simulation.control import ask, rest, retry
 from tests.simulation.jobs import Batch, BatchState, Piece, Pieces, PieceState, Work, batch
 from tests.simulation.loop import run
 from tests.simulation.world import World
@@ -82,7 +81,7 @@ def test_the_delay_before_a_retry_doubles_anew_when_failed_steps_are_run_again()
             Pieces, batch([Piece(key="a", fail_first=99)]), options=JobsOptions(max_step_attempts=3)
         )
         assert await rest(job) is JobStatus.COMPLETED_WITH_FAILURES
-        assert await ask(job, RequestKind.RETRY) == 1
+        assert await ask(job, retry()) == 1
         assert await rest(job) is JobStatus.COMPLETED_WITH_FAILURES
         began = [at for at, what, _ in world.marks if what == "begin"]
         pauses = [after - before for before, after in pairwise(began)]
