@@ -241,7 +241,7 @@ class Incarnation:
                 status = await self._live(document, code, hooks)
             except StartRefused as refused:
                 status = await self._refuse(refused)
-        self._has_ended = True
+        self._has_ended = self._is_over = True  # nobody would answer what is asked from here on
         await self._takeover.let_go(document.fence)
         return status
 

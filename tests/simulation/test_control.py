@@ -13,6 +13,7 @@ from choreography_ray.codec import decode
 from choreography_ray.core import events as e
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.rest import RequestKind
+from choreography_ray.errors import Fenced
 from choreography_ray.model import JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import StepCode
@@ -169,6 +170,30 @@ def test_the_second_of_two_retries_is_refused() -> None:
         await rest(job)
         answers = await asyncio.gather(*(ask(job, retry()) for _ in range(2)))
         assert sorted(map(str, answers)) == ["1", "JOB_IS_NOT_COMPLETED_WITH_FAILURES"]
+
+    run(story())
+
+
+def test_what_is_asked_of_an_actor_that_leaves_is_refused() -> None:
+    """A resume that came when its turns were over, and it still told the store that it goes, was never answered: the
+    actor waited for that call to end, and nobody could reach the job any more.
+    """
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, PIECES)
+        await asyncio.sleep(0.5)
+        incarnation = job.current
+        assert incarnation is not None
+        assert await ask(job, RequestKind.STOP) == "STOPPED"
+        while not incarnation._has_ended:
+            await asyncio.sleep(0.0001)
+        assert not job.is_over
+        with pytest.raises(Fenced):
+            async with asyncio.timeout(60):
+                await incarnation.request(RequestKind.RESUME)
+        assert await ask(job, RequestKind.RESUME) == "RESUMED"
+        assert await rest(job) is JobStatus.COMPLETED_SUCCESSFULLY
 
     run(story())
 
