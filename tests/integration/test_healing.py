@@ -47,9 +47,9 @@ def client(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cho
 def test_a_job_is_stopped_at_any_moment_of_a_steps_life(client: Choreography, root: Path) -> None:
     """Before, during and within milliseconds of a step's end: each counts once, as what was persisted first says."""
     with ThreadPoolExecutor() as pool:
-        shared = pool.submit(stop_many_times, client, root, "stops-shared", "shared", 14, seed=1)
-        own = pool.submit(stop_many_times, client, root, "stops-own", "own", 6, seed=2)
-    assert (shared.result()["stops"], own.result()["stops"]) == (14, 6)
+        shared = pool.submit(stop_many_times, client, root, "stops-shared", "shared", 10, seed=1)
+        own = pool.submit(stop_many_times, client, root, "stops-own", "own", 4, seed=2)
+    assert (shared.result()["stops"], own.result()["stops"]) == (10, 4)
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
