@@ -44,8 +44,8 @@ LEASE = 8.0
 
 
 class Body(BaseModel):
-    """What a body does for so long: SPIN in pure Python or SLEEP, while a thread of its own reports checkpoints, or CALL
-    one callback that takes so long.
+    """What a body does for so long: SPIN in pure Python or SLEEP, while a thread of its reports checkpoints; or CALL
+    one callback.
     """
 
     log: str
