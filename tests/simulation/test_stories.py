@@ -12,6 +12,7 @@ from choreography_ray.errors import Fenced
 from choreography_ray.model import JobId, JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.storage.memory import MemoryStorage
+from tests.simulation.actors import LEASE, SimJobPort
 from tests.simulation.check import check_end, check_world
 from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import PassingPieces, Piece, Pieces, Work, batch
@@ -167,3 +168,38 @@ def test_a_start_whose_job_actor_is_fenced_is_answered_by_the_next_one() -> None
         assert (await job.started).error == ""
 
     run(story(World()))
+
+
+def test_a_persisted_outcome_counts_when_the_lease_runs_out_while_the_watchdog_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its report was lost, and its host was ended before the look was over: settled as the success it is, and the step
+    is not started again [P15].
+    """
+    ask, read = SimJobPort.ask, MemoryStorage.read_outcomes
+    world = World()
+    looked_at: list[float] = []
+
+    async def report(port: SimJobPort, document: Any) -> None:
+        raise ConnectionError("the report is lost")
+
+    async def ask_once(port: SimJobPort, host: Any, is_first: bool) -> Any:
+        if not is_first:
+            raise ConnectionError("the job actor does not answer")
+        return await ask(port, host, is_first)
+
+    async def look(store: MemoryStorage, job_id: JobId, *run: Any) -> Any:
+        if run:
+            looked_at.append(world.now)
+            while world.hosts:
+                await asyncio.sleep(0.5)
+        return await read(store, job_id, *run)
+
+    monkeypatch.setattr(SimJobPort, "deliver", report)
+    monkeypatch.setattr(SimJobPort, "ask", ask_once)
+    monkeypatch.setattr(MemoryStorage, "read_outcomes", look)
+    document = run(play(world, [Piece(key="x", seconds=0.2)], job_watchdog_interval=timedelta(seconds=2)))
+    assert document.counts.succeeded == 1
+    (begun, _, _), _ = world.marks
+    assert looked_at[0] < begun + LEASE
+    assert [what for _, what, _ in world.marks] == ["begin", "end"]
