@@ -105,7 +105,8 @@ class RayHosts:
         """See `engine.ports.HostsPort`."""
         known = self._hosts.get(host)
         if known is not None:
-            known.is_killed = known.is_given_up = True
+            known.is_killed = True
+            known.is_given_up = not grace  # until its grace is over it keeps its lease
             self._spawn(self._kill_for_certain(host, known, grace))
 
     def inspect(self, groups: Sequence[Group]) -> None:
@@ -310,6 +311,7 @@ class RayHosts:
         loop = asyncio.get_running_loop()
         await known.created.wait()
         await self._until_callbacks_end(known, grace)
+        known.is_given_up = True
         while known.handle is not None:
             await self._kill(known)
             info = await self._info(known)
