@@ -95,7 +95,7 @@ def test_the_line_to_the_store_is_blocked_and_cut(proxied: ClusterUnderTest, wit
 
 @pytest.mark.parametrize("how", [REFUSES, TOOK_IT], ids=["refused", "taken"])
 def test_the_store_answers_writes_with_errors(tmp_path: Path, witness: Witness, how: dict[str, Any]) -> None:
-    """Forty writes fail, with and without an effect: they are repeated, and each has its effect once."""
+    """Sixteen writes fail, with and without an effect: they are repeated, and each has its effect once."""
     with ClusterUnderTest(tmp_path, can_fail=True) as cluster:
         cluster.add_node()
         check_failing_writes(cluster, witness, how)
@@ -106,7 +106,7 @@ def check_failing_writes(cluster: ClusterUnderTest, witness: Witness, how: dict[
     job = Running(cluster, witness, "errors")
     with contextlib.closing(pymongo.MongoClient(cluster.url)) as client:  # type: ignore[var-annotated]
         data = {"failCommands": WRITES, **how}
-        client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 40}, "data": data})
+        client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 16}, "data": data})
         job.until(lambda m: m.event == "told", stories.now(), 5)
         client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
     finish(job)
