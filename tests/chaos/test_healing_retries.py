@@ -33,7 +33,7 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.parametrize("due", [5.0, 30.0])
+@pytest.mark.parametrize("due", [5.0, 75.0])
 def test_a_due_retry_keeps_its_time_when_the_whole_cluster_is_killed(tmp_path: Path, due: float) -> None:
     """Driver, Ray, store and all actors are killed at once; what is due meanwhile runs when the next connect has
     brought the job back, what is due later at its time.
