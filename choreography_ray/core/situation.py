@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,7 @@ from choreography_ray.records import (
     Outcome,
     OutcomeKey,
     Run,
+    StageCounts,
     StepDocument,
 )
 
@@ -77,7 +79,10 @@ class Situation:
         self.owes_resume = False
         self.is_finished = False
         self._counter = 0
-        self._counts_due: float | None = None
+        self._silent: Counter[int] = Counter()
+        """Successes by stage that the ledger will have with this turn, and no journal tells of."""
+        self._is_behind = ledger.counts().succeeded > document.counts.succeeded
+        """The ledger has successes that the job document does not count yet."""
         self._counted_at = time.now
 
     @property
@@ -161,13 +166,12 @@ class Situation:
         """
         ordinals, attempts = tuple(o.ordinal for o in outcomes), tuple(o.attempt for o in outcomes)
         self.carry_out((JournalEntry(Decision.SUCCEEDED, key, ordinals, attempts),), time)
-        if self._counts_due is None:
-            self._counts_due = self._counted_at + COUNTS_SECONDS
+        self._silent.update(self.ledger.stage(ordinal) for ordinal in ordinals)
 
     @property
     def counts_due(self) -> float | None:
         """When the counts of the job document must follow the ledger; None: they tell the same."""
-        return self._counts_due
+        return self._counted_at + COUNTS_SECONDS if self._is_behind else None
 
     def forgive_crashes(self) -> None:
         """Outcomes are recorded with this turn: whatever the job's process died of, the job goes on [S10]."""
@@ -181,15 +185,23 @@ class Situation:
         self.crashes[document.ordinal] = document.crashes
         self.bases[document.ordinal] = document.base
 
+    def _counts_before_the_ledger(self) -> tuple[StageCounts, ...]:
+        """What the job document may count before this turn's ledger is durable: that and what its journal tells of."""
+        stages = self.ledger.stage_counts()
+        if not self._silent:
+            return stages
+        return tuple(s._replace(succeeded=s.succeeded - self._silent[s.stage]) for s in stages)
+
     def close_turn(self, time: Instant) -> Turn:
         """The turn with its writes made up; a new one begins."""
         turn, self.turn = self.turn, Turn()
-        if self._counts_due is not None and (turn.changes or self._counts_due <= time.now):
-            turn.wants_counts = True
-        if turn.changes.get("journal") or "status" in turn.changes or turn.wants_counts:
-            stages = self.ledger.stage_counts()
+        is_due = self._is_behind and (bool(turn.changes) or self._counted_at + COUNTS_SECONDS <= time.now)
+        if turn.changes.get("journal") or "status" in turn.changes or turn.wants_counts or is_due:
+            stages = self._counts_before_the_ledger()
             turn.change(counts=total(stages), stage_counts=stages if len(stages) <= MAX_STAGE_COUNTS else ())
-            self._counts_due, self._counted_at = None, time.now
+            self._is_behind, self._counted_at = False, time.now
+        self._is_behind = self._is_behind or bool(self._silent)
+        self._silent.clear()
         if turn.changes:
             self.document = replace(self.document, **turn.changes, save=self.document.save + 1, updated_at=time.at)
             turn.save = c.SaveJob(self.document, frozenset(turn.changes))

@@ -35,6 +35,8 @@ from choreography_ray.records import (
 )
 
 _FAILED = (StepCode.COMPLETED_WITH_FAILURE, StepCode.FAILED)
+_NOT_BEGUN = (StepCode.PREPARED, StepCode.STOPPED, StepCode.UNREACHABLE)
+"""What a step of a later stage may be: a single one may be stopped ahead of its stage [S9.7]."""
 _COMPLETED = (JobStatus.COMPLETED_SUCCESSFULLY, JobStatus.COMPLETED_WITH_FAILURES)
 _BEFORE_STARTING = (JobStatus.PREPARING_JOB, JobStatus.PREPARING_STEPS)
 
@@ -289,9 +291,9 @@ def check_stages(before: JobDocument, recounted: Recount, after: JobDocument) ->
         return
     for (stage, code), count in sorted(recounted.tally.items()):
         name = StepCode(code).name if code < len(StepCode) else str(code)
-        if stage > after.stage and code not in (StepCode.PREPARED, StepCode.UNREACHABLE):
+        if stage > after.stage and code not in _NOT_BEGUN:
             stored = f"stage {after.stage} is reached, and {count} steps of stage {stage} are {name}"
-            yield Finding(kind=FindingKind.STAGE, stored=stored, expected="PREPARED or UNREACHABLE")
+            yield Finding(kind=FindingKind.STAGE, stored=stored, expected="PREPARED, STOPPED or UNREACHABLE")
         if stage < before.stage and code not in FINAL_CODES:
             stored = f"stage {before.stage} is reached, and {count} steps of stage {stage} are {name}"
             yield Finding(kind=FindingKind.STAGE, stored=stored, expected="a final status")
