@@ -144,7 +144,7 @@ def test_a_step_that_ends_its_process_fails_with_what_is_known(local: Choreograp
     """What Ray tells, and the end of what its process printed."""
     job = local.start(OneDeadlyStep, Deaths(directory=str(tmp_path)), job_id="deadly-step")
     assert job.wait(timeout=90, progress=False).status is JobStatus.COMPLETED_WITH_FAILURES
-    step = job.step("deadly")
+    step = job.step("deadly").record()
     assert step.status is JobStepStatus.FAILED
     assert step.failure is not None
     assert step.failure.error_type == "HostDied"
