@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from choreography_ray import display
 from choreography_ray.cli.connection import Connection
 from choreography_ray.cli.jobs import JobArgument, JsonOption
-from choreography_ray.cli.output import ExitCode, show, show_json
+from choreography_ray.cli.output import BadInput, ExitCode, show, show_json
 from choreography_ray.model import DrainResult, JobStepStatus, ResumeResult
 
 
@@ -28,6 +29,13 @@ def _told(job_id: str, result: str, words: str, as_json: bool) -> None:
         show_json({"job_id": job_id, "result": result})
     else:
         show(f"{display.clean(job_id)}: {words}")
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise BadInput("nobody is there to confirm it; --yes goes on without the question")
+    if not typer.confirm(question):
+        raise BadInput("nothing was done")
 
 
 StepOption = Annotated[str | None, typer.Option("--step", metavar="ID", help="Only this step of the job.")]
@@ -120,7 +128,7 @@ def remove(
         _told(job_id, "REMOVED", f"what was left of step {display.clean(step)} is removed", as_json)
         return
     if not yes and not as_json:
-        typer.confirm(f"Delete everything that is stored of {display.clean(job_id)}?", abort=True)
+        _confirm(f"Delete everything that is stored of {display.clean(job_id)}?")
     with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
         choreography.job(job_id).remove(timedelta(seconds=timeout), force=force)
     _told(job_id, "REMOVED", "removed", as_json)

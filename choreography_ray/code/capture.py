@@ -19,7 +19,8 @@ import threading
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FunctionType, ModuleType
+from pathlib import PurePath
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NewType, cast
 
 import cloudpickle
@@ -80,6 +81,8 @@ class _Pickler(_CloudPickler):
         return None
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, CodeType):
+            return _reduce_code(obj)
         if type(obj) in _LOCKS:
             return _LOCKS[type(obj)], ()
         for stream in ("stdin", "stdout", "stderr"):
@@ -106,6 +109,17 @@ class _Pickler(_CloudPickler):
             return make, arguments, (set_state, (state, slots)), None, None, _revive
         return reduced
 
+
+def _reduce_code(code: CodeType) -> Any:
+    """As cloudpickle does it, but a traceback over there shall name the file: its name, without the place."""
+    make, arguments = cloudpickle.cloudpickle._code_reduce(code)  # noqa: SLF001
+    where = PurePath(code.co_filename)
+    name = "<notebook>" if where.parent.name.startswith("ipykernel") else where.name
+    return make, tuple(name if isinstance(part, str) and part == _NAMELESS else part for part in arguments)
+
+
+_NAMELESS = "<dynamic-code>"
+"""What cloudpickle makes of the name of every file."""
 
 _RAY_HANDLES = frozenset({"ObjectRef", "ObjectRefGenerator", "ActorHandle", "ActorMethod"})
 

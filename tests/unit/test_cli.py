@@ -372,6 +372,12 @@ def test_interrupting_a_watch_says_that_the_job_goes_on(client: FakeClient, caps
     assert "go on" in one_line(capsys)
 
 
+def test_nothing_is_removed_that_nobody_confirms(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a terminal there is nobody to ask: the answer says what to do, and nothing is connected to."""
+    assert main(["remove", "nightly"]) == ExitCode.BAD_INPUT
+    assert "--yes" in capsys.readouterr().err
+
+
 def test_failures_are_named_after_waiting(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     """Some of many, and where the others are found."""
     client.records["nightly"] = a_job(status=JobStatus.COMPLETED_WITH_FAILURES, failed=30)

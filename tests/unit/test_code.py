@@ -93,6 +93,13 @@ def test_a_script_and_its_helpers_live_on_without_their_files(captured: Captured
     assert job.can_resume() is True
 
 
+def test_a_traceback_of_a_copy_names_the_file_and_not_its_place(captured: Captured) -> None:
+    """Whoever reads a failure wants to know which file; where it lay on another machine tells nothing."""
+    loaded = load_code(captured.ref, captured.copy)
+    names = {loaded.job_class.prepare_steps.__code__.co_filename, Path(SCRIPT).name}
+    assert names == {"script.py"}
+
+
 def test_restored_models_still_validate_and_encode_under_their_names(captured: Captured) -> None:
     """Validators, discriminators and recursive models work, and what is written here reads back here."""
     loaded = load_code(captured.ref, captured.copy)
