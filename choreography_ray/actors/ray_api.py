@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,6 @@ class Place:
     worker_id: str
     node_id: str
     actor_id: str
-    is_restarted: bool
     has_runtime_env: bool
     gcs_address: str
     cluster_id: str
@@ -37,16 +37,21 @@ def here() -> Place:
     """This process."""
     context = _ray.get_runtime_context()
     actor_id = context.get_actor_id()
-    is_restarted = bool(actor_id) and bool(context.was_current_actor_reconstructed)
     return Place(
         context.get_worker_id(),
         context.get_node_id(),
         actor_id or "",
-        is_restarted,
         context.get_runtime_env_string() not in ("", "{}"),
         context.gcs_address,
         _worker.global_worker.gcs_client.cluster_id.hex(),
     )
+
+
+def is_restarted() -> bool:
+    """Whether Ray has restarted this actor. Asks the GCS, and blocks until it answers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's remark on what its own property uses
+        return bool(_ray.get_runtime_context().was_current_actor_reconstructed)
 
 
 def is_connected() -> bool:

@@ -15,7 +15,7 @@ from choreography_ray.actors.clean import create_cleanly
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.gcs import ActorInfo, RayTables
 from choreography_ray.actors.names import JOB_PREFIX, THROTTLE, job_actor
-from choreography_ray.actors.ray_api import SERVICE, create, find, here
+from choreography_ray.actors.ray_api import SERVICE, create, find, here, is_restarted
 from choreography_ray.core.slot_messages import Exchange, ExchangeKey, Reply
 from choreography_ray.core.throttle import Replies, SlotTable
 from choreography_ray.engine.clock import SystemClock
@@ -66,7 +66,8 @@ class ThrottleActor:
         lease, margin = options.step_lease_timeout.total_seconds(), options.lease_margin.total_seconds()
         # A boot number above 1 may mean a cluster that is gone: nobody can hold a slot of this one if Ray knows no
         # earlier throttle and no job actor of it.
-        is_first = not here().is_restarted and not await self._told(self._others)
+        is_new = not await self._told(lambda: asyncio.to_thread(is_restarted))
+        is_first = is_new and not await self._told(self._others)
         self._table = SlotTable(boot, maximum, lease, margin, time.monotonic(), is_first=is_first)
         await self._told(self._observe)
         self._ready.set()
