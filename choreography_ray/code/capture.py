@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 else:
     _CloudPickler = cloudpickle.Pickler
 _cloudpickle: Any = cloudpickle  # has no types
+_code_reduce: Any = _cloudpickle.cloudpickle._code_reduce  # noqa: SLF001
 
 _registry = threading.Lock()
 """cloudpickle's table of modules to pickle by value is global to the process."""
@@ -112,7 +113,7 @@ class _Pickler(_CloudPickler):
 
 def _reduce_code(code: CodeType) -> Any:
     """As cloudpickle does it, but a traceback over there shall name the file: its name, without the place."""
-    make, arguments = cloudpickle.cloudpickle._code_reduce(code)  # noqa: SLF001
+    make, arguments = _code_reduce(code)
     where = PurePath(code.co_filename)
     name = "<notebook>" if where.parent.name.startswith("ipykernel") else where.name
     return make, tuple(name if isinstance(part, str) and part == _NAMELESS else part for part in arguments)
