@@ -133,7 +133,7 @@ def test_an_item_that_cannot_be_stored_is_named_and_leaves_nothing() -> None:
     async def play() -> None:
         plan, _ = opened(world)
         with pytest.raises(StartJobError) as caught:
-            async with upload(plan, [*range(PAGE_STEPS), {"a": [print]}]):
+            async with upload(plan, [*range(PAGE_STEPS), {"a": [len]}]):
                 pass
         assert caught.value.reason is StartJobReason.INVALID_STEP_PLAN
         assert caught.value.details[0].startswith(f"items[{PAGE_STEPS}]['a'][0]: a builtins.builtin_function")
