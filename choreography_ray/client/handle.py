@@ -173,8 +173,12 @@ class AsyncJobHandle:
             document = await self._reader.document()
             if document.status is JobStatus.STOPPED and document.is_stop_finalized:
                 return DrainResult.DRAINED
-            if document.status is not JobStatus.STOPPED:
+            if document.status in (JobStatus.COMPLETED_SUCCESSFULLY, JobStatus.COMPLETED_WITH_FAILURES):
                 return DrainResult.COMPLETED
+            if document.status.is_interruptible:
+                return DrainResult.DRAINED  # and resumed since: nobody could while this was pending [S9.4]
+            if document.status is not JobStatus.STOPPED:
+                raise StopJobError(StopJobReason.JOB_IS_NOT_RUNNING, self.job_id)
             if asyncio.get_running_loop().time() >= deadline:
                 return DrainResult.TIMED_OUT
             await asyncio.sleep(DRAIN_POLL_SECONDS)

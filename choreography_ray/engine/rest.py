@@ -15,6 +15,7 @@ from choreography_ray.core import control as answers
 from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.silent import SilentHooks
 from choreography_ray.engine.writes import JobWriter, Writer
+from choreography_ray.errors import StartJobReason
 from choreography_ray.model import JobStatus, JobStepStatus, StepId
 from choreography_ray.storage.protocol import JobStorage
 
@@ -148,7 +149,8 @@ class Rest:
         """Stop a job of which nothing has started [S9.1]. False: it is to go, which needs no stop before it."""
         if self._desk.wants_removal:
             return False
-        await self._job.change_status(JobStatus.STOPPED, why=why, error=error)
+        # With it, as whoever waits for the start may be told by the next incarnation.
+        await self._job.change_status(JobStatus.STOPPED, why=why, error=error, start_error=StartJobReason.STOPPED)
         await self._finish_stop()
         return True
 

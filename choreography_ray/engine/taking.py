@@ -6,9 +6,13 @@ from dataclasses import replace
 from datetime import datetime
 
 from choreography_ray.core.transitions import bounded, check_job
+from choreography_ray.errors import StartJobReason
 from choreography_ray.model import HistoryEntry, JobId, JobStatus
 from choreography_ray.records import JobDocument
 from choreography_ray.storage.protocol import JobStorage
+
+NOT_STARTED = (JobStatus.PREPARING_JOB, JobStatus.PREPARING_STEPS, JobStatus.STARTING_STEPS)
+"""Statuses in which no step has been started: somebody may still wait for the start."""
 
 
 async def take_over(storage: JobStorage, job_id: JobId, known_fence: int) -> JobDocument | None:
@@ -42,7 +46,10 @@ async def give_status(
         is_stop_finalized=False,
         is_forced=is_forced,
     )
-    names = ("status", "history", "is_stop_finalized", "is_forced")
+    names = ["status", "history", "is_stop_finalized", "is_forced"]
+    if status is JobStatus.STOPPED and document.status in NOT_STARTED:
+        changed = replace(changed, start_error=StartJobReason.STOPPED)
+        names.append("start_error")
     return changed if await storage.save_job(changed, names) else None
 
 

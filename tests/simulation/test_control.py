@@ -13,6 +13,7 @@ from choreography_ray.codec import decode
 from choreography_ray.core import events as e
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.rest import RequestKind
+from choreography_ray.engine.taking import give_status, take_over
 from choreography_ray.errors import Fenced
 from choreography_ray.model import JobStatus
 from choreography_ray.options import JobsOptions
@@ -519,6 +520,54 @@ def test_a_job_stopped_between_preparation_and_start_runs_its_start_hook_when_it
         assert await ask(job, RequestKind.RESUME) == "RESUMED"
         assert await rest(job) is JobStatus.COMPLETED_SUCCESSFULLY
         assert decode((await world.document()).state, RESOLVE).begun == 1
+
+    run(story())
+
+
+@pytest.mark.parametrize("write", range(4, 12))
+def test_a_start_that_was_stopped_while_it_planned_is_told_so_whoever_tells_it(write: int) -> None:
+    """The actor died after it had saved the stop: its next process told the caller that the job had started [S2.4]."""
+
+    async def story() -> None:
+        world = World(job_faults=[Fault(write, Cut.AFTER, kills=True)])
+        Work.world = world
+        job = await world.start(EndlessPlan, batch([Piece(key="x")]), options=OPTIONS)
+        await asyncio.sleep(1.0)
+        await ask(job, RequestKind.STOP)
+        assert (await job.started).error in ("STOPPED", "UNKNOWN")  # one that dies before it is stopped has failed
+
+    run(story())
+
+
+def test_a_start_that_was_stopped_before_anybody_worked_on_it_is_told_so() -> None:
+    """The client that stops a job without an actor writes the stop; whoever waits for the start was told of success."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, PIECES)
+        job.die()
+        document = await world.document()
+        taken = await take_over(world.store, job.job_id, document.fence)
+        assert taken is not None
+        assert await give_status(world.store, taken, JobStatus.STOPPED, "stopped", world.clock.instant().at)
+        assert (await job.started).error == "STOPPED"
+
+    run(story())
+
+
+def test_who_asks_a_job_that_has_just_ended_is_sent_to_the_next_incarnation() -> None:
+    """Asked while the finished actor let the job go, it never answered, and as it waited for that, never left."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, [Piece(key="x")])
+        incarnation = job.current
+        assert incarnation is not None
+        while not incarnation._has_ended:
+            await asyncio.sleep(0.0001)
+        assert not incarnation._is_over
+        with pytest.raises(Fenced):
+            await asyncio.wait_for(incarnation.request(RequestKind.STOP), 1.0)
 
     run(story())
 
