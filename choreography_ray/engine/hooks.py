@@ -80,11 +80,13 @@ class Hooks:
 
     async def _call(self, hook: str, *args: Any) -> Any:
         function: Callable[..., Any] = getattr(self.job, hook)
+        bound = asyncio.timeout(self.timeout)
         try:
-            return await self._user.call(function, *args, timeout=self.timeout)
+            async with bound:
+                return await self._user.call(function, *args)
         except TimeoutError as error:
-            if self.timeout is None:
-                raise  # its own
+            if not bound.expired():
+                raise  # its own: something that it called was too slow
             # The thread cannot be stopped: it keeps the old instance, which nobody reads any more. What was changed
             # until now is in the new one, and still to be saved.
             self._leave_behind()

@@ -524,6 +524,45 @@ def test_a_job_stopped_between_preparation_and_start_runs_its_start_hook_when_it
     run(story())
 
 
+class Impatient(KeptPieces):
+    """Its hook asks somebody who does not answer in time."""
+
+    async def on_step_completed_or_stopped(self, step_id: str, result) -> None:  # type: ignore[no-untyped-def, override]
+        await super().on_step_completed_or_stopped(step_id, result)
+        raise TimeoutError("the index did not answer")
+
+
+def test_a_hook_that_raises_a_timeout_of_its_own_is_told_as_that() -> None:
+    """It was told that it had taken longer than hook_timeout, five minutes, a second after its begin [S14.3]."""
+
+    async def story() -> None:
+        world = World()
+        Work.world = world
+        job = await world.start(Impatient, batch([Piece(key="x")]), options=OPTIONS)
+        await job.ended
+        assert (await world.document()).error == (
+            "on_step_completed_or_stopped raised TimeoutError: the index did not answer"
+        )
+
+    run(story())
+
+
+def test_a_hook_that_takes_longer_than_it_may_is_told_as_that() -> None:
+    """It counts as raised, and the step counts all the same [S14.3]."""
+
+    async def story() -> None:
+        world = World()
+        Work.world = world
+        hurried = OPTIONS.model_copy(update={"hook_timeout": timedelta(seconds=1)})
+        job = await world.start(KeptPieces, batch([Piece(key="x")], hook_seconds=5.0), options=hurried)
+        assert await job.ended is JobStatus.COMPLETED_SUCCESSFULLY
+        document = await world.document()
+        assert document.error.endswith("on_step_completed_or_stopped took longer than hook_timeout (1 s)")
+        assert decode(document.state, RESOLVE).done == []
+
+    run(story())
+
+
 @pytest.mark.parametrize("write", range(4, 12))
 def test_a_start_that_was_stopped_while_it_planned_is_told_so_whoever_tells_it(write: int) -> None:
     """The actor died after it had saved the stop: its next process told the caller that the job had started [S2.4]."""
