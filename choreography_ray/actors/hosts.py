@@ -311,6 +311,8 @@ class RayHosts:
         loop = asyncio.get_running_loop()
         await known.created.wait()
         await self._until_callbacks_end(known, grace)
+        if self._hosts.get(host) is not known:
+            return  # its watcher has found it dead, and tells
         known.is_given_up = True
         while known.handle is not None:
             await self._kill(known)
