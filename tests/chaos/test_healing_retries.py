@@ -51,7 +51,9 @@ def test_a_due_retry_keeps_its_time_when_the_whole_cluster_is_killed(tmp_path: P
             assert driver.stdout.readline() == "started\n", driver.communicate()[1]
             with Choreography.connect(use_ray=False) as reader:
                 job = reader.job("due")
-                await_true(lambda: job.step("s0").status is JobStepStatus.AWAITING_RETRY, 30, "s0 waits", pause=0.1)
+                await_true(
+                    lambda: job.step("s0").record().status is JobStepStatus.AWAITING_RETRY, 30, "s0 waits", pause=0.1
+                )
         finally:
             driver.kill()
             driver.communicate()
