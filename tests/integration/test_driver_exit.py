@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,9 +183,15 @@ def test_a_script_submitted_with_ray_job_submit_that_exits_at_once(head: Head, t
     ]
     # Ray would look there before it looks at its own --address.
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    submitted = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    deadline = time.monotonic() + 60
+    while True:
+        submitted = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        # So Ray answers until the agent of a node that has just started is there.
+        is_early = submitted.returncode != 0 and "No available agent to submit job" in submitted.stderr
+        if not is_early or time.monotonic() > deadline:
+            break
     assert submitted.returncode == 0, submitted.stdout + submitted.stderr
     assert "succeeded" in submitted.stdout
     check_that_it_ended_without_its_driver(tmp_path, "by-submit", head.cluster.session)
