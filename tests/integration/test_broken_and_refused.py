@@ -193,6 +193,7 @@ class Growing(Job[Growth, GrownState]):
         self.state.notes.append("x" * 1024 * 1024)
 
 
+@pytest.mark.chaos  # a minute of writing some MiB at a time; its rule has stories in tests/simulation
 def test_a_state_that_outgrows_its_document(local: Choreography) -> None:
     """CASES P6: a typed error that names field and size; outcomes count, and the job can be read and removed."""
     job = local.start(Growing, Growth(), job_id="growing")
