@@ -39,7 +39,7 @@ from choreography_ray.records import (
 )
 from choreography_ray.storage.packing import address
 from choreography_ray.storage.protocol import JobFilter
-from choreography_ray.storage.sizes import MAX_PAYLOAD_BYTES, check_job, check_size, payload_size
+from choreography_ray.storage.sizes import MAX_PAYLOAD_BYTES, PART_BYTES, check_job, check_size, payload_size
 
 _Kept = TypeVar("_Kept")
 
@@ -401,7 +401,14 @@ class MemoryStorage:
             and (stage is None or result.stage == stage)
             and (before_stage is None or result.stage < before_stage)
         )[:take]
-        return [replace(kept[ordinal], value=_open(kept[ordinal].value)) for ordinal in page]
+        found: list[KeptResult] = []
+        size = 0
+        for ordinal in page:
+            found.append(replace(kept[ordinal], value=_open(kept[ordinal].value)))
+            size += payload_size(found[-1].value)
+            if size > PART_BYTES:
+                break
+        return found
 
     async def read_beside(self, job_id: JobId, begin: int, end: int) -> Beside:
         there = self._job(job_id)

@@ -269,7 +269,10 @@ class JobStorage(Protocol):
         stage: int | None = None,
         before_stage: int | None = None,
     ) -> list[KeptResult]:
-        """A page of kept results with an ordinal above `after`, by ordinal; of one stage, or of those before one."""
+        """A page of kept results with an ordinal above `after`, by ordinal; of one stage, or of those before one.
+
+        It ends early once it holds some MiB, so that large results are read a few at a time; empty when none is left.
+        """
         ...
 
     async def read_beside(self, job_id: JobId, begin: int, end: int) -> Beside:

@@ -55,6 +55,18 @@ async def test_results_are_asked_for_by_stage(storage: JobStorage) -> None:
     assert await storage.read_results(JOB, stage=7) == []
 
 
+async def test_a_page_of_large_results_ends_early(storage: JobStorage) -> None:
+    """At least one, and never much more than fits: whoever streams them needs no room for a page of the largest."""
+    large = b"x" * (3 * 1024 * 1024)
+    await storage.save_results(JOB, [KeptResult(n, StepId(f"s{n}"), large) for n in range(7)])
+    pages: list[list[int]] = []
+    after = -1
+    while page := await storage.read_results(JOB, after, 1_000):
+        pages.append([kept.ordinal for kept in page])
+        after = page[-1].ordinal
+    assert pages == [[0, 1, 2], [3, 4, 5], [6]]
+
+
 async def test_segments_of_the_ledger_are_asked_for_by_index(storage: JobStorage) -> None:
     segments = [LedgerSegment(n, 2, 0, b"\0", b"\0\0", plan=2) for n in range(6)]
     await storage.insert_ledger(JOB, [*segments, LedgerSegment(2, 1, 0, b"\1", b"\0\0", plan=1)])
