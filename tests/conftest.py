@@ -35,9 +35,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [items[(first + n * stride) % len(items)] for n in range(len(items))]
 
 
-@pytest.fixture(autouse=True)
-def _within_budget(request: pytest.FixtureRequest) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # Before any fixture: no cluster is started for a test that is skipped.
     for marker in BUDGETED:
-        budget = request.config.getoption(f"--{marker}-budget")
-        if budget is not None and marker in request.keywords and time.monotonic() - _BEGAN > budget:
+        budget = item.config.getoption(f"--{marker}-budget")
+        if budget is not None and marker in item.keywords and time.monotonic() - _BEGAN > budget:
             pytest.skip(f"the budget of {budget:g} s for {marker} tests is used up")
