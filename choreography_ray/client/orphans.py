@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from choreography_ray.client.reading import kept_results
 from choreography_ray.errors import StepNotFound
 from choreography_ray.model import JobId, StepId
-from choreography_ray.records import FailedStep, KeptResult
+from choreography_ray.records import FailedStep
 from choreography_ray.storage.protocol import JobStorage
 
 PAGE = 1_000
@@ -24,7 +25,7 @@ async def delete_orphan(storage: JobStorage, job_id: JobId, step_id: StepId) -> 
     if await storage.read_job(job_id) is not None:
         return False
     failures = [failed async for failed in _failures(storage, job_id) if failed.step_id == step_id]
-    results = [kept async for kept in _results(storage, job_id) if kept.step_id == step_id]
+    results = [kept async for kept in kept_results(storage, job_id) if kept.step_id == step_id]
     ordinals = sorted({failed.ordinal for failed in failures} | {kept.ordinal for kept in results})
     if not ordinals:
         raise StepNotFound(job_id, step_id)
@@ -43,11 +44,3 @@ async def _failures(storage: JobStorage, job_id: JobId) -> AsyncIterator[FailedS
         read += len(page)
         for failed in page:
             yield failed
-
-
-async def _results(storage: JobStorage, job_id: JobId) -> AsyncIterator[KeptResult]:
-    after = -1
-    while page := await storage.read_results(job_id, after, PAGE):
-        after = page[-1].ordinal
-        for kept in page:
-            yield kept

@@ -28,7 +28,7 @@ from choreography_ray.model import (
     Waiting,
 )
 from choreography_ray.progress import record_of
-from choreography_ray.records import JobDocument, LedgerSegment, StepCode, StepKind
+from choreography_ray.records import JobDocument, KeptResult, LedgerSegment, StepCode, StepKind
 from choreography_ray.storage.protocol import JobStorage
 
 PAGE = 1_000
@@ -109,11 +109,8 @@ class Reader:
         """The values of successes in plan order, page by page; empty unless the job keeps results."""
         document = await self.document()
         resolve = resolver(await self.code(document))
-        after = -1
-        while page := await self._storage.read_results(self.job_id, after, PAGE):
-            for kept in page:
-                yield kept.step_id, decode(kept.value, resolve)
-            after = page[-1].ordinal
+        async for kept in kept_results(self._storage, self.job_id):
+            yield kept.step_id, decode(kept.value, resolve)
 
     async def counted_steps(self) -> AsyncIterator[StepId]:
         """Steps that have a final outcome, in plan order [S3.2]: what the ledger says, and no list besides."""
@@ -155,6 +152,15 @@ class Reader:
         if any(StepCode.AWAITING_RETRY in segment.codes for segment in segments):
             due = await self._storage.first_due(self.job_id)
         return explain_stored(document, kinds, segments, due)
+
+
+async def kept_results(storage: JobStorage, job_id: JobId) -> AsyncIterator[KeptResult]:
+    """Every kept result of a job in plan order, page by page."""
+    after = -1
+    while page := await storage.read_results(job_id, after, PAGE):
+        after = page[-1].ordinal
+        for kept in page:
+            yield kept
 
 
 def explanation(

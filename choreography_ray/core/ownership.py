@@ -64,7 +64,7 @@ class Verdict(Enum):
     """A whole lease has passed without a sign while the store answered."""
 
 
-class SilenceWatch:
+class OwnerWatch:
     """Observes an owner through the store, on the observer's own clock [S10.3].
 
     Silence counts only between answers that follow each other closely: while the store is away, or the observer was

@@ -195,7 +195,8 @@ class Situation:
     def close_turn(self, time: Instant) -> Turn:
         """The turn with its writes made up; a new one begins."""
         turn, self.turn = self.turn, Turn()
-        is_due = self._is_behind and (bool(turn.changes) or self._counted_at + COUNTS_SECONDS <= time.now)
+        due = self.counts_due
+        is_due = due is not None and (bool(turn.changes) or due <= time.now)
         if turn.changes.get("journal") or "status" in turn.changes or turn.wants_counts or is_due:
             stages = self._counts_before_the_ledger()
             turn.change(counts=total(stages), stage_counts=stages if len(stages) <= MAX_STAGE_COUNTS else ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from choreography_ray.core.ownership import SilenceWatch, Verdict, is_elsewhere, sign_of
+from choreography_ray.core.ownership import OwnerWatch, Verdict, is_elsewhere, sign_of
 from choreography_ray.engine.ports import Clock
 from choreography_ray.errors import JobNotFound, OwnedElsewhere, StorageUnavailable
 from choreography_ray.model import JobId
@@ -16,7 +16,7 @@ async def read_when_free(storage: JobStorage, job_id: JobId, cluster: str, clock
     The fence of what is returned is what a takeover must expect. Raises `OwnedElsewhere` when there is one, and
     `JobNotFound`. Waits as long as the store does not answer.
     """
-    watch = SilenceWatch(lease)
+    watch = OwnerWatch(lease)
     while True:
         asked = clock.instant().now
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from choreography_ray.core.ownership import SilenceWatch, Verdict
+from choreography_ray.core.ownership import OwnerWatch, Verdict
 from choreography_ray.engine import takeover
 from choreography_ray.engine.rest import RequestKind
 from choreography_ray.errors import OwnedElsewhere, StorageUnavailable
@@ -280,7 +280,7 @@ def test_a_succession_is_cut_at_every_write(cut: Cut, kills: bool) -> None:
 
 
 def test_silence_counts_only_between_answers_that_follow_each_other() -> None:
-    watch, sign = SilenceWatch(30.0), (1, 2, 3)
+    watch, sign = OwnerWatch(30.0), (1, 2, 3)
     times = [float(t) for t in range(0, 30, 5)]
     assert [watch.saw(sign, t, t + 0.1) for t in times] == [Verdict.UNKNOWN] * 6
     assert watch.saw(sign, 30.0, 30.1) is Verdict.UNKNOWN  # since 0.1: not yet a whole lease
