@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from choreography_ray.client.reading import kept_results
 from choreography_ray.job import Job, JobState
 from choreography_ray.model import JobId, JobStatus, StepHosting
 from choreography_ray.options import JobsOptions
@@ -84,7 +85,7 @@ def test_results_of_a_group_that_no_document_could_hold_are_split() -> None:
         await carry(world, [Load(result=0.9)] * 60)
         document = await world.document()
         assert document.status is JobStatus.COMPLETED_SUCCESSFULLY
-        assert len(await world.store.read_results(JobId("job"))) == 60
+        assert len([kept async for kept in kept_results(world.store, JobId("job"))]) == 60
         assert {outcome.kind for one in inserted for outcome in one.outcomes} == {OutcomeKind.SUCCEEDED}
         assert max(len(one.outcomes) for one in inserted) > 4
         assert len({one.key.run for one in inserted}) < len(inserted), "a run reported in several documents"
