@@ -18,18 +18,38 @@ MAX_LOST_THREADS = 64
 """Hooks that ran over their time keep a thread each; with so many the next one waits."""
 
 
+BLOCKED_SECONDS = 1.0
+"""A user's loop that takes no call for so long, after one that was given up, is held up by it."""
+
+
 class _UserLoop:
-    """A loop on a thread of its own, made when first needed."""
+    """A loop on a thread of its own, made when first needed; made anew when what was given up on it blocks it."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_suspect = False
 
-    def run(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run there; await the result here."""
+        if self._loop is not None and self._is_suspect:
+            await self._look_at(self._loop)
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="choreography-user-loop", daemon=True).start()
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        except asyncio.CancelledError:
+            self._is_suspect = True
+            raise
+
+    async def _look_at(self, loop: asyncio.AbstractEventLoop) -> None:
+        pulse = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop)
+        try:
+            async with asyncio.timeout(BLOCKED_SECONDS):
+                await asyncio.wrap_future(pulse)
+        except TimeoutError:
+            self._loop = None
+        self._is_suspect = False
 
 
 async def _awaited(value: Awaitable[T]) -> T:

@@ -137,7 +137,7 @@ class Hooks:
             finally:
                 self.is_judging = False
             state = None
-            if self._tells or self._asks_retry:
+            if self._tells or self._asks_retry or self._asks_delay:
                 state, error = self._state_after("on_step_completed_or_stopped")
                 errors += [error] if error else []
             return HooksRan(ticket, tuple(verdicts), state, errors[-1] if errors else "")

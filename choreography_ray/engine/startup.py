@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Generator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -154,19 +154,23 @@ class Startup:
         except Exception as error:
             raise _unknown("prepare_steps", error) from error
 
-    async def _unless_interrupted(self, planning: Coroutine[Any, Any, T]) -> T:
-        """What the user's planning gives. A stop does not wait for it: a plan that is not whole is of no use [S9.1]."""
-        plan = asyncio.ensure_future(planning)
-        rest = asyncio.ensure_future(self._desk.until_rest_is_wanted())
+    async def _unless_interrupted(self, work: Coroutine[Any, Any, T], patience: float = 0.0) -> T:
+        """What the user's code gives; a stop waits for it no longer than `patience`, in seconds [S9.1]."""
+        working = asyncio.ensure_future(work)
+        rest = asyncio.ensure_future(self._until_rest(patience))
         try:
-            await asyncio.wait({plan, rest}, return_when=asyncio.FIRST_COMPLETED)
-            if plan.done():
-                return plan.result()
+            await asyncio.wait({working, rest}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
         finally:
-            plan.cancel()
+            working.cancel()
             rest.cancel()
         self._hooks.abandon()
         raise StartInterrupted
+
+    async def _until_rest(self, patience: float) -> None:
+        await self._desk.until_rest_is_wanted()
+        await asyncio.sleep(patience)
 
     def _planned(self, page: list[StepDetails], begin: int, seen: set[StepId]) -> tuple[PlannedStep, ...]:
         planned: list[PlannedStep] = []
@@ -223,7 +227,11 @@ class Startup:
                 if is_new and self._is_interrupted:
                     is_cut_short = True
                     break
-                prepared = await self._prepare_segment(segment, kinds, refused) if is_new else None
+                try:
+                    prepared = await self._prepare_segment(segment, kinds, refused) if is_new else None
+                except StartInterrupted:
+                    is_cut_short = True
+                    break
                 if refused:
                     continue  # only to learn of every refusal
                 batch.append((segment, prepared))
@@ -275,7 +283,10 @@ class Startup:
     async def _prepare_segment(
         self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]
     ) -> PreparedSegment:
-        states = await self._user.call(self._prepare_steps, segment, kinds, refused)
+        # A step that never comes to an end holds up a stop no longer than its body would.
+        patience = max(0.0, self._job.document.options.step_stop_timeout.total_seconds())
+        working = self._user.call(self._prepare_steps, segment, kinds, refused)
+        states = await self._unless_interrupted(working, patience)
         plan = self._job.document.plan
         assert plan is not None
         return PreparedSegment(segment.index, tuple(s.step_id for s in segment.steps), tuple(states), plan.fence)
@@ -290,8 +301,19 @@ class Startup:
         ledger = [self._ledger_segment(segment) for segment, _ in batch]
         await certain(lambda: self._storage.insert_ledger(job_id, ledger))
 
-    async def _prepare_steps(self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]) -> list[Any]:
-        # Runs where user code runs: on its loop, one call for the whole segment.
+    def _prepare_steps(self, *about: Any) -> list[Any] | Coroutine[Any, Any, list[Any]]:
+        # One call for the whole segment, on a thread; from its first `async def` on it goes on where those run.
+        work = self._preparing(*about)
+        try:
+            first = next(work)
+        except StopIteration as done:
+            states: list[Any] = done.value
+            return states
+        return _awaiting(work, first)
+
+    def _preparing(
+        self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]
+    ) -> Generator[Awaitable[Any], None, list[Any]]:
         states: list[Any] = []
         for step in segment.steps:
             try:
@@ -301,7 +323,7 @@ class Startup:
                 for method in (instance.prepare_step, instance.initialize_state):
                     answer = method(request)
                     if answer is not None:
-                        await answer
+                        yield answer
             except Exception as error:  # noqa: BLE001 - refused or raised: the job fails with each reason [S4.3]
                 refused.append(f"step {step.step_id!r}: {_sentence(error)}")
                 continue
@@ -330,6 +352,22 @@ class Startup:
             raise _unknown("a start hook", error) from error
         if state is not None:
             await self._job.change(state=state)
+
+
+async def _awaiting(work: Generator[Awaitable[Any], None, T], answer: Awaitable[Any]) -> T:
+    """Come to the end of what has begun, awaiting each answer that it yields."""
+    while True:
+        try:
+            await answer
+        except Exception as error:  # noqa: BLE001 - it belongs to who asked
+            step = partial(work.throw, error)
+        else:
+            step = partial(next, work)
+        try:
+            answer = step()
+        except StopIteration as done:
+            value: T = done.value
+            return value
 
 
 def _iterate(steps: Any) -> Iterator[Any] | AsyncIterator[Any]:

@@ -198,6 +198,25 @@ class EndlessPlan(Pieces):
         await asyncio.Event().wait()
 
 
+class StuckWork(Work):
+    """Is not prepared as long as it is stuck."""
+
+    is_stuck: ClassVar[bool] = True
+
+    async def initialize_state(self, request: Piece) -> None:  # type: ignore[override]
+        while self.is_stuck:
+            await asyncio.sleep(60)
+        self.state.piece = request
+
+
+class StuckPreparation(Pieces):
+    """Its last step is not prepared as long as it is stuck."""
+
+    def prepare_steps(self, request: Batch):  # type: ignore[no-untyped-def, override]
+        for piece in request.pieces:
+            yield self.create_step(StuckWork if piece is request.pieces[-1] else Work, piece)
+
+
 class SlowlyPlanned(KeptPieces):
     """Its plan takes a second per step to think of."""
 

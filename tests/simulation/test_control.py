@@ -22,7 +22,18 @@ from tests.simulation.actors import SimJob
 from tests.simulation.check import RESOLVE, check_end, check_world
 from tests.simulation.control import ask, rest, retry
 from tests.simulation.faults import Cut, Fault
-from tests.simulation.jobs import EndlessPlan, KeptPieces, PassingPieces, Piece, Pieces, SlowlyPlanned, Work, batch
+from tests.simulation.jobs import (
+    EndlessPlan,
+    KeptPieces,
+    PassingPieces,
+    Piece,
+    Pieces,
+    SlowlyPlanned,
+    StuckPreparation,
+    StuckWork,
+    Work,
+    batch,
+)
 from tests.simulation.loop import run
 from tests.simulation.world import World
 
@@ -304,6 +315,31 @@ def test_a_stop_does_not_wait_for_a_plan_that_takes_its_time(what: RequestKind) 
         assert world.now - began < 1.0
         assert await rest(job) is (JobStatus.STOPPED if what is RequestKind.STOP else JobStatus.REMOVING)
         assert answer == ("STOPPED" if what is RequestKind.STOP else "REMOVED")
+        await job.ended
+        check_world(world)
+
+    run(story())
+
+
+@pytest.mark.parametrize("what", [RequestKind.STOP, RequestKind.REMOVE])
+def test_a_stop_waits_for_a_step_that_is_being_prepared_as_long_as_for_a_body(what: RequestKind) -> None:
+    """An `initialize_state` that never ends held up stop and remove for ever; a resume prepares it again."""
+
+    async def story() -> None:
+        world = World()
+        Work.world = world
+        StuckWork.is_stuck = True
+        job = await world.start(StuckPreparation, batch([Piece(key="x"), Piece(key="y")]), options=OPTIONS)
+        await asyncio.sleep(1.0)
+        began = world.now
+        answer = await ask(job, what)
+        assert world.now - began < OPTIONS.step_stop_timeout.total_seconds() + 1
+        assert answer == ("STOPPED" if what is RequestKind.STOP else "REMOVED")
+        if what is RequestKind.STOP:
+            assert await rest(job) is JobStatus.STOPPED
+            StuckWork.is_stuck = False
+            assert await ask(job, RequestKind.RESUME) == "RESUMED"
+            assert await rest(job) is JobStatus.COMPLETED_SUCCESSFULLY
         await job.ended
         check_world(world)
 

@@ -11,12 +11,13 @@ import bson
 import pytest
 
 from choreography_ray.authoring.result import JobStepResult
+from choreography_ray.codec import decode
 from choreography_ray.engine.verification import verify_job
 from choreography_ray.model import AttemptRecord, JobId, JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.storage import documents as docs
 from tests.simulation.control import ask, rest, retry
-from tests.simulation.jobs import Batch, BatchState, Piece, Pieces, PieceState, Work, batch
+from tests.simulation.jobs import Batch, BatchState, Piece, Pieces, PieceState, SilentPieces, Work, batch
 from tests.simulation.loop import run
 from tests.simulation.world import World
 
@@ -88,5 +89,29 @@ def test_the_delay_before_a_retry_doubles_anew_when_failed_steps_are_run_again()
         assert [round(pause / 5) for pause in (*pauses[:2], *pauses[3:])] == [1, 2, 1, 2], pauses
         assert [body.attempt for _, what, body in world.marks if what == "begin"] == [1, 2, 3, 4, 5, 6]
         assert (await verify_job(world.store, JOB)).findings == ()
+
+    run(story())
+
+
+class Counting(SilentPieces):
+    """Nothing of it is told of outcomes, but how long to wait; it notes for which attempts it was asked."""
+
+    def get_step_retry_delay(self, failed_attempt: int) -> timedelta:
+        self.state.failed.append(str(failed_attempt))
+        return timedelta(seconds=1)
+
+
+def test_what_the_delay_hook_does_to_the_state_is_saved_with_the_retry() -> None:
+    """Without another hook beside it, its change was lost [S6.5]."""
+
+    async def story() -> None:
+        world = World()
+        Work.world = world
+        job = await world.start(
+            Counting, batch([Piece(key="x", fail_first=2)]), options=JobsOptions(max_step_attempts=3)
+        )
+        await job.ended
+        state = decode((await world.document()).state, job.code.resolve)
+        assert state.failed == ["1", "2"]
 
     run(story())
