@@ -90,6 +90,7 @@ def driver_dies(job: Running) -> float:
     since = now()
     seconds = job.until(lambda m: m.event == "begin", since)
     job.driver = job.cluster.driver()
+    job.driver.call("ping")
     return seconds
 
 
@@ -150,6 +151,7 @@ def node_dies(job: Running) -> float:
     node = job.cluster.raylets[-1]
     here = {each.pid for each in job.cluster.processes(HOST, raylet=node)}
     steps = {step for pid, step in job.workers().items() if pid in here}
+    assert steps, "nobody works on this node"
     since = now()
     job.cluster.kill_node(node)
     return job.until_resumed(steps, since)
@@ -160,9 +162,11 @@ def raylet_dies(job: Running) -> float:
     node = job.cluster.raylets[-1]
     here = {each.pid for each in job.cluster.processes(HOST, raylet=node)}
     steps = {step for pid, step in job.workers().items() if pid in here}
+    assert steps, "nobody works on this node"
     since = now()
     node.kill()
     node.await_end()
+    job.cluster.raylets.remove(node)
     return job.until_resumed(steps, since)
 
 
