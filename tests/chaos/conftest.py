@@ -26,6 +26,15 @@ def cluster(tmp_path: Path) -> Iterator[ClusterUnderTest]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
+    """A head and another node that outlive what these tests do."""
+    folder: Path = tmp_path_factory.mktemp("lasting")
+    with ClusterUnderTest(folder) as cluster:
+        cluster.add_node()
+        yield cluster
+
+
 @pytest.fixture
 def witness(tmp_path: Path) -> Witness:
     """Where bodies and hooks tell what they do."""

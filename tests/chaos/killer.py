@@ -85,7 +85,7 @@ class Killer:
         if blow.kind == STORE:
             victim = self._cluster.store_process
         else:
-            victims = sorted(self._cluster.processes(blow.kind))
+            victims = self._await_victims(blow.kind)
             if not victims:
                 return False
             victim = victims[int(blow.which * len(victims))]
@@ -96,6 +96,12 @@ class Killer:
             self._cluster.kill_store(away=blow.which * 2)
             return True
         return victim.kill()
+
+    def _await_victims(self, kind: str) -> list[Process]:
+        """Whoever there is, or is next: a throttle that died holds up hosts, which are not to be spared for that."""
+        while not (victims := sorted(self._cluster.processes(kind))) and not self._over.wait(0.1):
+            pass
+        return victims
 
     def _stop_for(self, victim: Process, seconds: float) -> bool:
         if not victim.send(signal.SIGSTOP):

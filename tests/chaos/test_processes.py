@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,15 +14,6 @@ from tests.chaos.marks import Witness
 from tests.chaos.stories import Running
 
 pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
-    """A head and another node that outlive what these tests do."""
-    folder: Path = tmp_path_factory.mktemp("lasting")
-    with ClusterUnderTest(folder) as cluster:
-        cluster.add_node()
-        yield cluster
 
 
 ONE = [

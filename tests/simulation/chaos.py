@@ -9,7 +9,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from choreography_ray.engine.rest import NOT_PREPARED, RequestKind, StopStep
+from choreography_ray.engine.rest import NOT_PREPARED, Request, RequestKind, StopStep
+from choreography_ray.errors import OwnedElsewhere
 from choreography_ray.job import Job
 from choreography_ray.model import JobStatus, JobStepStatus
 from choreography_ray.options import JobsOptions
@@ -91,9 +92,17 @@ REQUESTS = {Blow.STOP: RequestKind.STOP, Blow.DRAIN: RequestKind.DRAIN, Blow.RES
 async def _stop_step(world: World, job: SimJob, ordinal: int) -> None:
     asked = world.clock.instant().at
     world.open_step_stops += 1
-    if await ask(job, StopStep(ordinal, job.step_ids[ordinal])) == JobStepStatus.STOPPED:
+    if await _ask_here(job, StopStep(ordinal, job.step_ids[ordinal])) == JobStepStatus.STOPPED:
         world.stopped_steps[job.job_id, ordinal] = asked
     world.open_step_stops -= 1
+
+
+async def _ask_here(job: SimJob, what: Request) -> str | int | None:
+    """The answer; None: it is another cluster's to give."""
+    try:
+        return await ask(job, what)
+    except OwnedElsewhere:
+        return None
 
 
 def strike(world: World, one: Strike) -> None:
@@ -109,7 +118,7 @@ def strike(world: World, one: Strike) -> None:
         everybody = list(world.jobs.values())
         if everybody:
             world.requests += 1
-            world.spawn(ask(everybody[one.pick % len(everybody)], REQUESTS[one.blow]))
+            world.spawn(_ask_here(everybody[one.pick % len(everybody)], REQUESTS[one.blow]))
         return
     jobs = [job for job in world.jobs.values() if not job.is_over]
     hosts = list(world.hosts.values())
@@ -163,19 +172,33 @@ def make(story: Story) -> World:
     return world
 
 
+async def _end_of(job: SimJob) -> tuple[SimJob, JobStatus]:
+    """How it ended, and in which cluster: those that leave it to others do not tell."""
+    clusters = (Work.world, *Work.world.neighbours)
+    while True:
+        actors = [world.jobs[job.job_id] for world in clusters if job.job_id in world.jobs]
+        for actor in actors:
+            if actor.ended.done() and not isinstance(actor.ended.exception(), OwnedElsewhere):
+                return actor, actor.ended.result()
+        if pending := [actor.ended for actor in actors if not actor.ended.done()]:
+            await asyncio.wait(pending, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(1.0)
+
+
 async def _until_ended(job: SimJob) -> None:
     """Until it has ended; one that was stopped is resumed, as often as it takes."""
     while True:
-        status = await job.ended
+        job, status = await _end_of(job)
         if status is not JobStatus.STOPPED:
             return
         document = await job.world.document(job.job_id)
-        running = sum(n for (job_id, _), n in job.world.running.items() if job_id == job.job_id)
+        running = sum(n for (job_id, _), n in Work.world.running.items() if job_id == job.job_id)
         # Somebody else may have resumed it since: then it is not stopped any more.
         is_stopped = document.status is JobStatus.STOPPED and document.is_stop_finalized
         assert not (running and is_stopped), f"{running} bodies of {job.job_id} run although it is stopped"
         await asyncio.sleep(1.0)
-        if await ask(job, RequestKind.RESUME) == NOT_PREPARED:
+        if await _ask_here(job, RequestKind.RESUME) == NOT_PREPARED:
             return  # stopped before there was a plan: nothing can be resumed
 
 

@@ -30,7 +30,7 @@ async def check_end(world: World, job_id: str = "job") -> None:
     assert not world.violations, world.violations[:5]
     verified = await verify_job(world.store, JobId(job_id))
     # What a job actor that wakes up after the end may still write into a cleared job is told as what remains.
-    is_woken = bool(world.jobs[JobId(job_id)].zombies)
+    is_woken = world.is_woken(job_id)
     errors = [f for f in verified.findings if not (f.is_debris or (is_woken and f.kind is FindingKind.REMAINS))]
     assert not errors, errors[:5]
     document = await world.document(job_id)
@@ -94,7 +94,7 @@ async def _check_cleared(world: World, document: JobDocument) -> None:
     left = world.store._job(job_id)
     records = {name: getattr(left, name) for name in ("plans", "segments", "prepared", "ledger", "steps", "failures")}
     # A job actor that wakes up after the end may still finish what it was writing: debris, swept with the summary.
-    assert world.jobs[job_id].zombies or not any(records.values()), {
+    assert world.is_woken(job_id) or not any(records.values()), {
         name: len(kept) for name, kept in records.items() if kept
     }
     assert len(left.results) == (document.counts.succeeded if document.keep_results else 0)

@@ -103,6 +103,8 @@ class World:
         self.violations: list[str] = []
         self.running: Counter[tuple[JobId, int]] = Counter()
         self.peak = 0
+        self.neighbours: list[World] = []
+        """Other clusters on this one's store, of which `Work.world` knows: their bodies leave their marks there."""
         self.checkpoints: dict[tuple[JobId, int], int] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         self.open_step_stops = 0
@@ -161,7 +163,8 @@ class World:
         self.running[step] += 1
         running = self.running.total()
         self.peak = max(self.peak, running)
-        self._demand(running <= self.slots, f"{running} bodies at once")
+        slots = sum(world.slots for world in (self, *self.neighbours))
+        self._demand(running <= slots, f"{running} bodies at once")
         self._demand(self.running[step] <= 1, f"two bodies of {body} at once")
         window = self.jobs[body.job].window
         of_job = sum(n for (job, _), n in self.running.items() if job == body.job)
@@ -239,6 +242,11 @@ class World:
         document = await self.store.read_job(JobId(job_id))
         assert document is not None
         return document
+
+    def is_woken(self, job_id: str) -> bool:
+        """Whether a process of the job's actor may wake up, or woke, beside another."""
+        jobs = [world.jobs.get(JobId(job_id)) for world in (self, *self.neighbours)]
+        return any(job is not None and job.zombies for job in jobs)
 
     async def settle(self) -> None:
         """All jobs have ended: until nothing that was on its way can matter any more."""

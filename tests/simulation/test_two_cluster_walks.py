@@ -1,0 +1,107 @@
+"""Random stories of two clusters on one database, each with a supervisor and troubles of its own [S10.3]."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.simulation.actors import SimJob
+from tests.simulation.chaos import Blow, Story, Strike, play, strike
+from tests.simulation.check import check_world
+from tests.simulation.loop import run
+from tests.simulation.supervisor import SimSupervisor
+from tests.simulation.walks import draw_story
+from tests.simulation.world import World
+
+WALKS = 20
+"""Stories per test."""
+
+
+class Second(World):
+    """Another cluster on the store of the first: an actor of each job can be made in it, too."""
+
+    def __init__(self, first: World, seed: int) -> None:
+        super().__init__(cluster="second", slots=first.slots, seed=seed, wire=first.wire)
+        self.store = first.store
+        self.first = first
+        first.neighbours.append(self)
+        self.supervisor = SimSupervisor(self)
+
+    def learn(self) -> None:
+        """Of the first cluster's jobs: no actor of them is here yet."""
+        for job_id, job in self.first.jobs.items():
+            if job_id not in self.jobs:
+                mine = self.jobs[job_id] = SimJob(self, job_id, job.code.job_class, job.stages, job.window)
+                mine.step_ids, mine.is_over = job.step_ids, True
+
+    async def look_on(self) -> None:
+        """Learn of jobs as long as there are any."""
+        while True:
+            self.learn()
+            await asyncio.sleep(0.5)
+
+
+BLOWS = (
+    *(Blow.KILL_JOB, Blow.KILL_HOST, Blow.CUT_JOB, Blow.CUT_NODE, Blow.CUT_HOST, Blow.KILL_THROTTLE),
+    *(Blow.STOP, Blow.DRAIN, Blow.RESUME, Blow.STOP_STEP),
+)
+
+
+async def beside_a_second(first: World) -> None:
+    """A second cluster comes up, and its supervisor looks for jobs; each cluster loses one now and then."""
+    chance = random.Random(first.seed)
+    SimSupervisor(first)
+    second = Second(first, first.seed + 1)
+    first.spawn(second.look_on())
+    await asyncio.sleep(10.0 * chance.random())
+    lose(first, chance)
+    for _ in range(chance.randrange(7)):
+        await asyncio.sleep(chance.choice((3.0, 20.0, 60.0)) * chance.random())
+        world = chance.choice((first, second))
+        if chance.random() < 0.3:
+            lose(world, chance)
+        else:
+            strike(world, Strike(0.0, chance.choice(BLOWS), chance.randrange(1000), chance.choice((5.0, 45.0, 90.0))))
+
+
+def lose(world: World, chance: random.Random) -> None:
+    """A job actor and its hosts hang for a while, and their own cluster does not see that. Where there is no plan yet
+    nobody could go on with the job.
+    """
+    planned = [job for job in world.jobs.values() if job.process and world.store._documents[job.job_id].plan]
+    if planned:
+        job = chance.choice(planned)
+        assert job.process is not None
+        job.cut(job.process, chance.choice((25.0, 90.0, 150.0)), noticed_after=10_000.0, with_hosts=True)
+
+
+async def tell(story: Story) -> None:
+    """To its end, in both clusters."""
+    world = await play(story, beside_a_second)
+    for second in world.neighbours:
+        await second.settle()
+        check_world(second)
+
+
+def walk(begin: int) -> None:
+    for seed in range(begin, begin + WALKS):
+        try:
+            run(tell(draw_story(seed)))
+        except BaseException as error:
+            error.add_note(f"the story of seed {seed}")
+            raise
+
+
+@pytest.mark.parametrize("begin", range(3_000_000, 3_000_000 + 2 * WALKS, WALKS))
+def test_seeded_stories_of_two_clusters_come_to_their_end(begin: int) -> None:
+    """Every job ends, in either cluster; each outcome counts once, no body runs twice at once, and nothing is left."""
+    walk(begin)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("begin", range(4_000_000, 4_000_000 + 100 * WALKS, WALKS))
+def test_many_more_seeded_stories_of_two_clusters_come_to_their_end(begin: int) -> None:
+    """The same for the big run."""
+    walk(begin)
