@@ -22,24 +22,20 @@ WALKS = 20
 class Second(World):
     """Another cluster on the store of the first: an actor of each job can be made in it, too."""
 
-    def __init__(self, first: World, seed: int) -> None:
-        super().__init__(cluster="second", slots=first.slots, seed=seed, wire=first.wire)
+    def __init__(self, first: World) -> None:
+        super().__init__(cluster="second", slots=first.slots, seed=first.seed + 1, wire=first.wire)
         self.store = first.store
         self.first = first
         first.neighbours.append(self)
-        self.supervisor = SimSupervisor(self)
+        first.spawn(self._learn())
 
-    def learn(self) -> None:
-        """Of the first cluster's jobs: no actor of them is here yet."""
-        for job_id, job in self.first.jobs.items():
-            if job_id not in self.jobs:
-                mine = self.jobs[job_id] = SimJob(self, job_id, job.code.job_class, job.stages, job.window)
-                mine.step_ids, mine.is_over = job.step_ids, True
-
-    async def look_on(self) -> None:
-        """Learn of jobs as long as there are any."""
+    async def _learn(self) -> None:
+        """Of the first cluster's jobs, as they come: no actor of them is here yet."""
         while True:
-            self.learn()
+            for job_id, job in self.first.jobs.items():
+                if job_id not in self.jobs:
+                    mine = self.jobs[job_id] = SimJob(self, job_id, job.code.job_class, job.stages, job.window)
+                    mine.step_ids, mine.is_over = job.step_ids, True
             await asyncio.sleep(0.5)
 
 
@@ -50,31 +46,31 @@ BLOWS = (
 
 
 async def beside_a_second(first: World) -> None:
-    """A second cluster comes up, and its supervisor looks for jobs; each cluster loses one now and then."""
+    """A second cluster comes up; a supervisor of each looks for jobs, and each hangs now and then."""
     chance = random.Random(first.seed)
-    SimSupervisor(first)
-    second = Second(first, first.seed + 1)
-    first.spawn(second.look_on())
+    supervisors = [SimSupervisor(first), SimSupervisor(Second(first))]
     await asyncio.sleep(10.0 * chance.random())
-    lose(first, chance)
+    hang(supervisors[0], chance)
     for _ in range(chance.randrange(7)):
         await asyncio.sleep(chance.choice((3.0, 20.0, 60.0)) * chance.random())
-        world = chance.choice((first, second))
+        supervisor = chance.choice(supervisors)
         if chance.random() < 0.3:
-            lose(world, chance)
+            hang(supervisor, chance)
         else:
-            strike(world, Strike(0.0, chance.choice(BLOWS), chance.randrange(1000), chance.choice((5.0, 45.0, 90.0))))
+            blow, seconds = chance.choice(BLOWS), chance.choice((5.0, 45.0, 90.0))
+            strike(supervisor.world, Strike(0.0, blow, chance.randrange(1000), seconds))
 
 
-def lose(world: World, chance: random.Random) -> None:
-    """A job actor and its hosts hang for a while, and their own cluster does not see that. Where there is no plan yet
-    nobody could go on with the job.
+def hang(supervisor: SimSupervisor, chance: random.Random) -> None:
+    """The processes of a cluster are stopped for a while: supervisor, job actors and their hosts. Not of jobs that have
+    no plan yet, with which nobody could go on.
     """
-    planned = [job for job in world.jobs.values() if job.process and world.store._documents[job.job_id].plan]
-    if planned:
-        job = chance.choice(planned)
-        assert job.process is not None
-        job.cut(job.process, chance.choice((25.0, 90.0, 150.0)), noticed_after=10_000.0, with_hosts=True)
+    seconds = chance.choice((25.0, 90.0, 150.0))
+    asyncio.get_running_loop().call_later(seconds, supervisor.process.heal)
+    supervisor.process.cut()
+    for job in supervisor.world.jobs.values():
+        if job.process is not None and supervisor.world.store._documents[job.job_id].plan:
+            job.cut(job.process, seconds, noticed_after=10_000.0, with_hosts=True)
 
 
 async def tell(story: Story) -> None:
