@@ -5,9 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class Patience(Protocol):
+    """How a thread waits whose time is not the real one [S17]."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that has the time."""
+        ...
+
+    def wait(self, future: Future[Any]) -> None:
+        """Returns once the future is done."""
+        ...
+
+
+patience: ContextVar[Patience | None] = ContextVar("patience", default=None)
+"""Set on the threads of the testing harness alone."""
 
 
 async def await_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:
@@ -30,7 +48,10 @@ def block_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T
     if is_own_thread:
         call.close()
         raise RuntimeError("this call blocks, and would block the very loop that has to answer it")
-    return _submit(loop, call).result()
+    future = _submit(loop, call)
+    if (thread := patience.get()) is not None:
+        thread.wait(future)
+    return future.result()
 
 
 def _submit(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> Future[T]:

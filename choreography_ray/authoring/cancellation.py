@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 
+from choreography_ray.authoring.bridge import block_on, patience
 from choreography_ray.errors import StepCancelled
 
 
@@ -77,6 +78,8 @@ class BlockingCancellation(Cancellation):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the flag is set, at most `timeout` seconds. True when it is set."""
+        if (thread := patience.get()) is not None:
+            return block_on(thread.loop, AsyncCancellation(self).wait(timeout))
         return self._signal.event.wait(timeout)
 
 

@@ -107,6 +107,7 @@ class HostEngine:
             self.job_id,
             self._storage,
             self._writer,
+            self._clock,
             loaded,
             options,
             self._user,

@@ -8,7 +8,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from choreography_ray.authoring.bridge import await_on, block_on
@@ -17,7 +17,7 @@ from choreography_ray.authoring.context import BlockingStepContext, ResultsPage,
 from choreography_ray.authoring.result import JobStepResult, ResultKind, describe_exception, plain_value
 from choreography_ray.codec import decode, encode
 from choreography_ray.core.attempts import bounded_failure
-from choreography_ray.engine.ports import Loaded, StepWork, UserCode, Whereabouts
+from choreography_ray.engine.ports import Clock, Loaded, StepWork, UserCode, Whereabouts
 from choreography_ray.engine.writes import Writer
 from choreography_ray.errors import CallbackReason, CallbackRejected, Fenced, NotStorable, StepTimedOut, TooLarge
 from choreography_ray.model import JobId, StepId
@@ -39,6 +39,7 @@ class Surroundings:
     job_id: JobId
     storage: JobStorage
     writer: Writer
+    clock: Clock
     code: Loaded
     options: JobsOptions
     user: UserCode
@@ -193,7 +194,7 @@ class StepRun:
 
     def perform_blocking(self) -> Outcome:
         """Run a `def` body to its end. Never raises."""
-        self.began_at = datetime.now(UTC)
+        self.began_at = self._around.clock.instant().at
         try:
             if self._is_stopped:
                 return self._stopped(self._cancelled_blocking())
@@ -207,7 +208,7 @@ class StepRun:
 
     async def perform_async(self) -> Outcome:
         """Run an `async def` body to its end. Never raises."""
-        self.began_at = datetime.now(UTC)
+        self.began_at = self._around.clock.instant().at
         try:
             if self._is_stopped:
                 return self._stopped(await self._cancelled_async())
@@ -322,7 +323,7 @@ class StepRun:
 
     def _failure(self, error_type: str, message: str, traceback: str = "") -> Failure:
         here = self._around.whereabouts
-        ended_at = datetime.now(UTC)
+        ended_at = self._around.clock.instant().at
         failure = Failure(error_type, message, self.attempt, traceback, self.began_at, ended_at, here.node, here.pid)
         return bounded_failure(failure)  # a body may have made all of these texts itself
 

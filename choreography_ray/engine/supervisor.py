@@ -66,7 +66,7 @@ class Supervisor:
         """Whose actors are listed, or may be soon."""
         self._news = asyncio.Event()
         self._is_asked = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
         self._cleaning: asyncio.Task[None] | None = None
         self._cleaned_at: float | None = None
 
@@ -277,6 +277,6 @@ class Supervisor:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
         return task

@@ -31,7 +31,7 @@ from choreography_ray.records import (
 )
 from choreography_ray.storage.memory import MemoryStorage
 from choreography_ray.storage.protocol import JobStorage
-from tests.simulation import loop
+from choreography_ray.testing import loop
 from tests.simulation.jobs import KeptPieces, Piece, Work, batch
 from tests.simulation.world import World
 

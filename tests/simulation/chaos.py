@@ -14,12 +14,12 @@ from choreography_ray.errors import OwnedElsewhere
 from choreography_ray.job import Job
 from choreography_ray.model import JobStatus, JobStepStatus
 from choreography_ray.options import JobsOptions
-from tests.simulation.actors import SimJob
+from choreography_ray.testing.asking import ask
+from choreography_ray.testing.faults import Fault, Wire
+from choreography_ray.testing.job_actor import SimJob
 from tests.simulation.check import check_end, check_world
-from tests.simulation.control import ask
-from tests.simulation.faults import Fault
 from tests.simulation.jobs import PassingPieces, Piece, Work, batch
-from tests.simulation.world import Wire, World
+from tests.simulation.world import World
 
 
 class Blow(StrEnum):
@@ -92,7 +92,8 @@ REQUESTS = {Blow.STOP: RequestKind.STOP, Blow.DRAIN: RequestKind.DRAIN, Blow.RES
 async def _stop_step(world: World, job: SimJob, ordinal: int) -> None:
     asked = world.clock.instant().at
     world.open_step_stops += 1
-    if await _ask_here(job, StopStep(ordinal, job.step_ids[ordinal])) == JobStepStatus.STOPPED:
+    step = StopStep(ordinal, world.planned[job.job_id].step_ids[ordinal])
+    if await _ask_here(job, step) == JobStepStatus.STOPPED:
         world.stopped_steps[job.job_id, ordinal] = asked
     world.open_step_stops -= 1
 
@@ -112,7 +113,7 @@ def strike(world: World, one: Strike) -> None:
         if everybody:
             world.requests += 1
             job = everybody[one.pick % len(everybody)]
-            world.spawn(_stop_step(world, job, one.pick // len(everybody) % len(job.step_ids)))
+            world.spawn(_stop_step(world, job, one.pick // len(everybody) % len(world.planned[job.job_id].step_ids)))
         return
     if one.blow in REQUESTS:
         everybody = list(world.jobs.values())
@@ -192,7 +193,7 @@ async def _until_ended(job: SimJob) -> None:
         job, status = await _end_of(job)
         if status is not JobStatus.STOPPED:
             return
-        document = await job.world.document(job.job_id)
+        document = await job.cluster.document(job.job_id)
         running = sum(n for (job_id, _), n in Work.world.running.items() if job_id == job.job_id)
         # Somebody else may have resumed it since: then it is not stopped any more.
         is_stopped = document.status is JobStatus.STOPPED and document.is_stop_finalized

@@ -10,12 +10,12 @@ from choreography_ray.engine.verification import verify_job
 from choreography_ray.job import label_of
 from choreography_ray.model import FindingKind, JobId
 from choreography_ray.records import JobDocument, StepCode
+from choreography_ray.testing.code import LivingCode
 from tests.simulation import jobs
-from tests.simulation.actors import types_of
 from tests.simulation.jobs import Batch, BatchState
 from tests.simulation.world import World
 
-RESOLVE = types_of(jobs.Pieces).__getitem__
+RESOLVE = LivingCode(jobs.Pieces).resolve
 
 
 def check_world(world: World) -> None:

@@ -18,12 +18,13 @@ from choreography_ray.engine.rest import RequestKind
 from choreography_ray.model import AdmissionMoment, AdmissionQuestion, JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import StepCode
-from tests.simulation.actors import InlineUser, SimJob
+from choreography_ray.testing.asking import ask, rest
+from choreography_ray.testing.faults import Cut, Fault
+from choreography_ray.testing.job_actor import SimJob
+from choreography_ray.testing.loop import run
+from choreography_ray.testing.user_code import SimUserCode, call_inline
 from tests.simulation.check import check_end, check_world
-from tests.simulation.control import ask, rest
-from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import Batch, KeptPieces, Piece, Work, batch
-from tests.simulation.loop import run
 from tests.simulation.world import World
 
 PIECES = [Piece(key=f"{stage}/{i}", stage=stage, seconds=1.0, shared=i % 2) for stage in (0, 1, 2) for i in range(3)]
@@ -315,7 +316,7 @@ def test_all_must_allow_and_a_refusal_goes_before_silence(names: list[str], is_a
         job = await world.start(KeptPieces, batch(PIECES), options=options)
         document = await world.document()
         seen.clear()
-        answer = await ask_to_start(KeptPieces, batch(PIECES), document, InlineUser())
+        answer = await ask_to_start(KeptPieces, batch(PIECES), document, SimUserCode(call_inline))
         assert answer.is_allowed is is_allowed
         assert told in answer.why
         if "yes" in names:
@@ -330,7 +331,7 @@ def test_a_module_that_is_not_there_is_a_sentence() -> None:
         world = World()
         Work.world = world
         await world.start(KeptPieces, batch(PIECES), options=JobsOptions(admissions=("no_such_module:f",)))
-        answer = await ask_to_start(KeptPieces, batch(PIECES), await world.document(), InlineUser())
+        answer = await ask_to_start(KeptPieces, batch(PIECES), await world.document(), SimUserCode(call_inline))
         assert answer.is_allowed is None
         assert "'no_such_module:f' of JobsOptions.admissions cannot be imported" in answer.why
 

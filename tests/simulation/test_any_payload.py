@@ -17,10 +17,10 @@ from choreography_ray.job import Job, JobState
 from choreography_ray.model import JobId, JobStatus, StepHosting
 from choreography_ray.options import JobsOptions
 from choreography_ray.step import JobStep, JobStepState
-from tests.simulation.control import ask, rest
-from tests.simulation.faults import Cut, Fault
+from choreography_ray.testing.asking import ask, rest
+from choreography_ray.testing.faults import Cut, Fault
+from choreography_ray.testing.loop import run
 from tests.simulation.jobs import Piece
-from tests.simulation.loop import run
 from tests.simulation.world import World
 from tests.unit.test_codec import Access, Anything, Base, Box, Color, Level, Name, Pair, Point, Sub, same, values
 

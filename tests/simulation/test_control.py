@@ -18,10 +18,11 @@ from choreography_ray.errors import Fenced
 from choreography_ray.model import JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import StepCode
-from tests.simulation.actors import SimJob
+from choreography_ray.testing.asking import ask, rest, retry
+from choreography_ray.testing.faults import Cut, Fault
+from choreography_ray.testing.job_actor import SimJob
+from choreography_ray.testing.loop import run
 from tests.simulation.check import RESOLVE, check_end, check_world
-from tests.simulation.control import ask, rest, retry
-from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import (
     EndlessPlan,
     KeptPieces,
@@ -34,7 +35,6 @@ from tests.simulation.jobs import (
     Work,
     batch,
 )
-from tests.simulation.loop import run
 from tests.simulation.world import World
 
 PIECES = [
@@ -65,7 +65,11 @@ async def check_accounted(world: World, job: SimJob) -> None:
     codes = Counter(world.codes(job.job_id))
     assert codes[StepCode.SCHEDULED] + codes[StepCode.AWAITING_RETRY] == 0
     assert document.counts.stopped == codes[StepCode.STOPPED]
-    reached = [c for c, stage in zip(world.codes(job.job_id), job.stages, strict=True) if stage == document.stage]
+    reached = [
+        c
+        for c, stage in zip(world.codes(job.job_id), world.planned[job.job_id].stages, strict=True)
+        if stage == document.stage
+    ]
     assert StepCode.PREPARED not in reached, "a step of the reached stage is not accounted"
     assert not +world.running, "a body runs after the stop was accounted"
 
@@ -157,7 +161,7 @@ async def retry_twice(world: World) -> None:
 
 async def rest_after(job: SimJob) -> None:
     """Until the job has gone on and come to its end."""
-    while (await job.world.document()).status is not JobStatus.RUNNING and not job.is_over:
+    while (await job.cluster.document()).status is not JobStatus.RUNNING and not job.is_over:
         await asyncio.sleep(0.01)
     await rest(job)
 
@@ -704,5 +708,5 @@ def test_whoever_waits_for_the_start_of_a_job_that_is_removed_is_told_so() -> No
 
 
 async def until_scheduled(job: SimJob) -> None:
-    while StepCode.SCHEDULED not in job.world.codes(job.job_id):
+    while StepCode.SCHEDULED not in job.cluster.codes(job.job_id):
         await asyncio.sleep(0.001)

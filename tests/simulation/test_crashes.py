@@ -15,12 +15,13 @@ from choreography_ray.model import JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import StepCode
 from choreography_ray.storage.memory import MemoryStorage
-from tests.simulation.actors import SimJob
+from choreography_ray.testing.asking import ask, rest, revive
+from choreography_ray.testing.code import LivingCode
+from choreography_ray.testing.faults import Cut, Fault
+from choreography_ray.testing.job_actor import SimJob
+from choreography_ray.testing.loop import run
 from tests.simulation.check import check_end, check_world
-from tests.simulation.control import ask, rest, revive
-from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import Batch, Piece, Pieces, Work, batch
-from tests.simulation.loop import run
 from tests.simulation.world import World
 
 PIECES = [Piece(key=f"a{i}", seconds=0.2 + 30.0 * (i > 3), shared=i % 2) for i in range(8)]
@@ -216,22 +217,29 @@ def test_one_that_was_fenced_is_not_charged() -> None:
     run(story())
 
 
+class Stranger(LivingCode):
+    """Code without the classes that were stored."""
+
+    def resolve(self, name: str) -> type:
+        raise KeyError(name)
+
+
 def test_a_state_that_the_code_cannot_read_is_a_sentence_and_no_crash() -> None:
     """The actor ends; once the code can read it the job goes on where it was."""
 
     async def story() -> None:
         world = World()
         job = await start(world, "")
-        types = job.code.types
+        code = job.code
         await asyncio.sleep(0.5)
-        job.code.types = {}
+        job.code = Stranger(code.job_class)
         job.die()
         with pytest.raises(UnknownJobType, match="its request or state cannot be read with this code"):
             await job.ended
         document = await world.document()
         assert document.status is JobStatus.RUNNING
         assert "cannot be read with this code" in document.error
-        job.code.types = types
+        job.code = code
         revive(job)
         assert await rest(job) is JobStatus.COMPLETED_SUCCESSFULLY
         await check_end(world)

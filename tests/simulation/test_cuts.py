@@ -9,10 +9,10 @@ import pytest
 from choreography_ray.model import JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import Counts
+from choreography_ray.testing.faults import Cut, Fault
+from choreography_ray.testing.loop import run
 from tests.simulation.check import check_end
-from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import Piece, Pieces, SilentPieces, Work, batch
-from tests.simulation.loop import run
 from tests.simulation.world import World
 
 PIECES = [

@@ -13,11 +13,11 @@ from choreography_ray.engine.rest import RequestKind
 from choreography_ray.model import AdmissionMoment, JobId, JobStatus, WaitReason
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import StepCode
-from tests.simulation.actors import SimJob
+from choreography_ray.testing.asking import ask
+from choreography_ray.testing.job_actor import SimJob
+from choreography_ray.testing.loop import run
 from tests.simulation.chaos import play
-from tests.simulation.control import ask
 from tests.simulation.jobs import Batch, BatchState, Piece, Pieces, PieceState, Work, batch
-from tests.simulation.loop import run
 from tests.simulation.walks import draw_story
 from tests.simulation.world import World
 

@@ -16,9 +16,9 @@ from choreography_ray.engine.verification import verify_job
 from choreography_ray.model import AttemptRecord, JobId, JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.storage import documents as docs
-from tests.simulation.control import ask, rest, retry
+from choreography_ray.testing.asking import ask, rest, retry
+from choreography_ray.testing.loop import run
 from tests.simulation.jobs import Batch, BatchState, Piece, Pieces, PieceState, SilentPieces, Work, batch
-from tests.simulation.loop import run
 from tests.simulation.world import World
 
 JOB = JobId("job")

@@ -18,8 +18,9 @@ from choreography_ray.model import JobId, JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import CodeRef, JobDocument
 from choreography_ray.storage.protocol import JobFilter
-from tests.simulation.actors import SimJob
-from tests.simulation.loop import run
+from choreography_ray.testing.code import LivingCode
+from choreography_ray.testing.job_actor import SimJob
+from choreography_ray.testing.loop import run
 from tests.simulation.world import World
 
 JOB = JobId("job")
@@ -39,7 +40,7 @@ def opened(world: World) -> tuple[MapPlan, SimJob]:
     state = encode(job_class.state_type())
     code = CodeRef("choreography_ray.mapping", "Mapping")
     document = JobDocument(JOB, "square", code, request, state, JobsOptions(), at, at, keep_results=True)
-    actor = SimJob(world, JOB, job_class, [], None)
+    actor = SimJob(world, JOB, LivingCode(job_class))
     actor.code.types[type_reference(step_class)] = step_class
     world.jobs[JOB] = actor
     return MapPlan(world.store, document, step_class), actor

@@ -13,8 +13,8 @@ from choreography_ray.model import JobId, JobStatus, StepHosting
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import OutcomeDocument, OutcomeKind
 from choreography_ray.step import JobStep, JobStepResult, JobStepState
+from choreography_ray.testing.loop import run
 from tests.simulation.jobs import Piece
-from tests.simulation.loop import run
 from tests.simulation.world import World
 
 MIB = 1024 * 1024

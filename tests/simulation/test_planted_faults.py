@@ -27,11 +27,10 @@ from choreography_ray.engine.confirmation import Confirmation
 from choreography_ray.engine.host_engine import HostEngine
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.storage.memory import MemoryStorage
+from choreography_ray.testing.faults import Cut, Fault, Wire
+from choreography_ray.testing.loop import run
 from tests.simulation.chaos import Blow, Plan, Story, Strike, play
-from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import KeptPieces, Piece, SilentPieces
-from tests.simulation.loop import run
-from tests.simulation.world import Wire
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

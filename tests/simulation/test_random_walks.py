@@ -10,12 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from choreography_ray.testing.faults import Cut, Fault, Wire
+from choreography_ray.testing.loop import run
 from tests.simulation.chaos import Blow, Plan, Story, Strike, play
-from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Pieces, SilentPieces
-from tests.simulation.loop import run
 from tests.simulation.walks import draw_story
-from tests.simulation.world import Wire
 
 WALKS = 20
 """Stories per test."""

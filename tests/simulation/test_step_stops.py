@@ -20,12 +20,12 @@ from choreography_ray.errors import Fenced
 from choreography_ray.model import JobStatus, StepId
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import StepCode
-from tests.simulation.actors import SimJob
+from choreography_ray.testing.asking import ask, rest, retry
+from choreography_ray.testing.faults import Cut, Fault
+from choreography_ray.testing.job_actor import SimJob
+from choreography_ray.testing.loop import run
 from tests.simulation.check import RESOLVE, check_end, check_world
-from tests.simulation.control import ask, rest, retry
-from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Work, batch
-from tests.simulation.loop import run
 from tests.simulation.world import World
 
 PATIENCE = 2.0
@@ -46,7 +46,7 @@ def stop(pieces: list[Piece], key: str) -> StopStep:
 
 def code(job: SimJob, ordinal: int) -> StepCode:
     """Where a step stands, as stored."""
-    codes = job.world.codes(job.job_id)
+    codes = job.cluster.codes(job.job_id)
     return StepCode(codes[ordinal]) if codes else StepCode.PREPARED
 
 

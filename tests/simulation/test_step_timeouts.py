@@ -11,9 +11,9 @@ import pytest
 from choreography_ray.core.policies import GroupSizer
 from choreography_ray.model import JobStatus, StepHosting
 from choreography_ray.options import JobsOptions
-from tests.simulation.control import rest
+from choreography_ray.testing.asking import rest
+from choreography_ray.testing.loop import run
 from tests.simulation.jobs import Batch, Piece, Pieces, SharedPairs, Work, batch
-from tests.simulation.loop import run
 from tests.simulation.world import World
 
 TIMEOUT = 3.0

@@ -12,12 +12,13 @@ from choreography_ray.errors import Fenced
 from choreography_ray.model import JobId, JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.storage.memory import MemoryStorage
-from tests.simulation.actors import LEASE, SimJobPort
+from choreography_ray.testing.cluster import LEASE
+from choreography_ray.testing.faults import Cut, Fault, Wire
+from choreography_ray.testing.hosts import SimJobPort
+from choreography_ray.testing.loop import run
 from tests.simulation.check import check_end, check_world
-from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import PassingPieces, Piece, Pieces, Work, batch
-from tests.simulation.loop import run
-from tests.simulation.world import Wire, World
+from tests.simulation.world import World
 
 
 async def play(

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from choreography_ray.testing.loop import run
+from choreography_ray.testing.supervisor import SimSupervisor
 from tests.simulation.chaos import play
-from tests.simulation.loop import run
-from tests.simulation.supervisor import SimSupervisor
 from tests.simulation.walks import draw_story
 from tests.simulation.world import World
 

@@ -20,13 +20,13 @@ from choreography_ray.options import ClusterOptions, JobsOptions
 from choreography_ray.records import JobBrief, JobDocument, LedgerSegment, PreparedSegment
 from choreography_ray.storage.memory import MemoryStorage
 from choreography_ray.storage.protocol import JobStorage
-from tests.simulation.actors import SimJob
+from choreography_ray.testing.asking import ask, retry
+from choreography_ray.testing.faults import Cut, Fault
+from choreography_ray.testing.job_actor import SimJob
+from choreography_ray.testing.loop import Deadlock, run
+from choreography_ray.testing.supervisor import SimJobActors, SimSupervisor
 from tests.simulation.check import check_end, check_world
-from tests.simulation.control import ask, retry
-from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Pieces, SilentPieces, Work, batch
-from tests.simulation.loop import Deadlock, run
-from tests.simulation.supervisor import SimJobActors, SimSupervisor
 from tests.simulation.world import LEASE, MARGIN, World
 
 DONE = JobStatus.COMPLETED_SUCCESSFULLY

@@ -16,12 +16,13 @@ from choreography_ray.model import JobId, JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import CodeRef, JobDocument, StepCode
 from choreography_ray.storage import memory, sizes
-from tests.simulation.actors import SimJob, types_of
+from choreography_ray.testing.asking import ask, rest
+from choreography_ray.testing.code import LivingCode
+from choreography_ray.testing.faults import Cut, Fault
+from choreography_ray.testing.job_actor import SimJob
+from choreography_ray.testing.loop import run
 from tests.simulation.check import check_world
-from tests.simulation.control import ask, rest
-from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import Batch, BatchState, Piece, Pieces, Work, batch
-from tests.simulation.loop import run
 from tests.simulation.world import World
 
 LIMIT = 20_000
@@ -90,7 +91,7 @@ async def start(world: World, job_class: type[Pieces]) -> SimJob:
 
 
 async def state_of(world: World) -> GrowingState:
-    state = decode((await world.document()).state, types_of(Growing).__getitem__)
+    state = decode((await world.document()).state, LivingCode(Growing).resolve)
     assert isinstance(state, GrowingState)
     return state
 

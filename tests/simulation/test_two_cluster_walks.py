@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from tests.simulation.actors import SimJob
+from choreography_ray.testing.job_actor import SimJob
+from choreography_ray.testing.loop import run
+from choreography_ray.testing.supervisor import SimSupervisor
 from tests.simulation.chaos import Blow, Story, Strike, play, strike
 from tests.simulation.check import check_world
-from tests.simulation.loop import run
-from tests.simulation.supervisor import SimSupervisor
 from tests.simulation.walks import draw_story
 from tests.simulation.world import World
 
@@ -23,9 +23,10 @@ class Second(World):
     """Another cluster on the store of the first: an actor of each job can be made in it, too."""
 
     def __init__(self, first: World) -> None:
-        super().__init__(cluster="second", slots=first.slots, seed=first.seed + 1, wire=first.wire)
+        super().__init__(name="second", slots=first.slots, seed=first.seed + 1, wire=first.wire)
         self.store = first.store
         self.first = first
+        self.planned = first.planned
         first.neighbours.append(self)
         first.spawn(self._learn())
 
@@ -34,8 +35,8 @@ class Second(World):
         while True:
             for job_id, job in self.first.jobs.items():
                 if job_id not in self.jobs:
-                    mine = self.jobs[job_id] = SimJob(self, job_id, job.code.job_class, job.stages, job.window)
-                    mine.step_ids, mine.is_over = job.step_ids, True
+                    mine = self.jobs[job_id] = SimJob(self, job_id, job.code)
+                    mine.is_over = True
             await asyncio.sleep(0.5)
 
 
@@ -58,7 +59,7 @@ async def beside_a_second(first: World) -> None:
             hang(supervisor, chance)
         else:
             blow, seconds = chance.choice(BLOWS), chance.choice((5.0, 45.0, 90.0))
-            strike(supervisor.world, Strike(0.0, blow, chance.randrange(1000), seconds))
+            strike(supervisor.cluster, Strike(0.0, blow, chance.randrange(1000), seconds))
 
 
 def hang(supervisor: SimSupervisor, chance: random.Random) -> None:
@@ -68,8 +69,8 @@ def hang(supervisor: SimSupervisor, chance: random.Random) -> None:
     seconds = chance.choice((25.0, 90.0, 150.0))
     asyncio.get_running_loop().call_later(seconds, supervisor.process.heal)
     supervisor.process.cut()
-    for job in supervisor.world.jobs.values():
-        if job.process is not None and supervisor.world.store._documents[job.job_id].plan:
+    for job in supervisor.cluster.jobs.values():
+        if job.process is not None and supervisor.cluster.store._documents[job.job_id].plan:
             job.cut(job.process, seconds, noticed_after=10_000.0, with_hosts=True)
 
 

@@ -14,12 +14,13 @@ from choreography_ray.engine.rest import RequestKind
 from choreography_ray.errors import OwnedElsewhere, StorageUnavailable
 from choreography_ray.model import JobStatus
 from choreography_ray.storage.memory import MemoryStorage
-from tests.simulation.actors import LEASE, SimJob
+from choreography_ray.testing.asking import ask
+from choreography_ray.testing.cluster import LEASE
+from choreography_ray.testing.faults import Cut, Fault
+from choreography_ray.testing.job_actor import SimJob
+from choreography_ray.testing.loop import run
 from tests.simulation.check import check_end, check_world
-from tests.simulation.control import ask
-from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import KeptPieces, Piece, Work, batch
-from tests.simulation.loop import run
 from tests.simulation.world import World
 
 PIECES = [
@@ -31,14 +32,14 @@ FOR_EVER = 10**6
 
 def second_cluster(first: World, **how: Any) -> World:
     """Another cluster on the store of the first; bodies of both leave their marks in the first."""
-    second = World(cluster="second", **how)
+    second = World(name="second", **how)
     second.store = first.store
     return second
 
 
 def join(second: World, job: SimJob) -> SimJob:
     """The job's actor is made in the second cluster too."""
-    other = SimJob(second, job.job_id, job.code.job_class, job.stages, job.window)
+    other = SimJob(second, job.job_id, job.code)
     second.jobs[job.job_id] = other
     other.live()
     return other
@@ -248,7 +249,7 @@ def test_two_that_wait_for_the_same_silence_do_not_both_get_the_job() -> None:
         await asyncio.sleep(5.0)
         cut_off(job, FOR_EVER)
         second, third = second_cluster(first), second_cluster(first)
-        third.cluster = "third"
+        third.name = "third"
         both = [join(second, job), join(third, job)]
         ends = await asyncio.gather(*(other.ended for other in both), return_exceptions=True)
         assert sorted(map(type, ends), key=str) == sorted([JobStatus, OwnedElsewhere], key=str)

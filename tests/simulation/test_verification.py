@@ -14,11 +14,11 @@ from choreography_ray.engine.verification import verify_job
 from choreography_ray.model import FindingKind, JobId, JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import StepCode
+from choreography_ray.testing.asking import ask, rest, retry
+from choreography_ray.testing.faults import Cut, Fault
+from choreography_ray.testing.loop import run
 from tests.simulation.chaos import play
-from tests.simulation.control import ask, rest, retry
-from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, SilentPieces, Work, batch
-from tests.simulation.loop import run
 from tests.simulation.walks import draw_story
 from tests.simulation.world import World
 

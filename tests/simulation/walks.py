@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 
+from choreography_ray.testing.faults import Cut, Fault, Wire
 from tests.simulation.chaos import Blow, Plan, Story, Strike
-from tests.simulation.faults import Cut, Fault
 from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Pieces, SilentPieces
-from tests.simulation.world import Wire
 
 
 def draw_story(seed: int) -> Story:

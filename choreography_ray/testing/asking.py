@@ -1,4 +1,4 @@
-"""How stories ask a job for something: as the client does it, over lost calls, dead actors and finished ones."""
+"""How a simulated job is asked for something: as the client does it, over lost calls, dead actors and finished ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import count
 from choreography_ray.engine.rest import Request, RetryFailed
 from choreography_ray.errors import Fenced, JobNotFound
 from choreography_ray.model import JobStatus
-from tests.simulation.actors import SimJob
+from choreography_ray.testing.job_actor import SimJob
 
 _calls = count()
 
@@ -21,7 +21,7 @@ def retry() -> RetryFailed:
 async def ask(job: SimJob, what: Request) -> str | int:
     """The job's answer, from whichever incarnation gives one."""
     while True:
-        if await job.world.store.read_job(job.job_id) is None:
+        if await job.cluster.store.read_job(job.job_id) is None:
             return "REMOVED"
         if job.is_over:
             revive(job)
@@ -30,7 +30,7 @@ async def ask(job: SimJob, what: Request) -> str | int:
             await asyncio.sleep(0.2)
             continue
         try:
-            await job.world.hop()
+            await job.cluster.hop(f"{job.job_id} is asked: {what}")
             return await process.call(current.request(what))
         except (Fenced, JobNotFound, ConnectionError):
             await asyncio.sleep(0.1)
@@ -49,7 +49,7 @@ def revive(job: SimJob) -> None:
 async def rest(job: SimJob) -> JobStatus:
     """Until the job is over, or stopped and accounted: its status."""
     while True:
-        document = await job.world.store.read_job(job.job_id)
+        document = await job.cluster.store.read_job(job.job_id)
         if document is None:
             return JobStatus.REMOVING
         is_accounted = document.status is JobStatus.STOPPED and document.is_stop_finalized

@@ -7,20 +7,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from choreography_ray.core.supervising import ListedActor
+from choreography_ray.engine.ports import JobActors
 from choreography_ray.engine.supervisor import Supervisor
 from choreography_ray.model import JobId
-from tests.simulation.actors import SimJob
-from tests.simulation.control import revive
-from tests.simulation.faults import ISOLATED_SECONDS, Fault, StoreClient
-from tests.simulation.process import Process
-from tests.simulation.world import World
+from choreography_ray.testing.asking import revive
+from choreography_ray.testing.cluster import Cluster
+from choreography_ray.testing.faults import ISOLATED_SECONDS, Fault, StoreClient
+from choreography_ray.testing.job_actor import SimJob
+from choreography_ray.testing.process import Process
 
 
 class SimSupervisor:
     """The detached actor: Ray brings it back after a crash. Faults count its own writes, over all of its processes."""
 
-    def __init__(self, world: World, faults: Sequence[Fault] = (), restart: float = 2.0) -> None:
-        self.world = world
+    def __init__(self, cluster: Cluster, faults: Sequence[Fault] = (), restart: float = 2.0) -> None:
+        self.cluster = cluster
         self.restart = restart
         self.faults = list(faults)
         self.writes = [0]
@@ -36,14 +37,14 @@ class SimSupervisor:
         """Begin a process."""
         process = self.process = Process()
         client: Any = StoreClient(
-            self.world,
+            self.cluster,
             process,
             lambda: self.die(process),
             lambda: self.cut(process),
             self.faults,
             self.writes,
         )
-        self.supervisor = Supervisor(client, SimJobActors(self, process), self.world.clock)
+        self.supervisor = Supervisor(client, SimJobActors(self, process), self.cluster.clock)
         self.lives.append(self.supervisor)
         process.spawn(self.supervisor.run())
 
@@ -56,7 +57,7 @@ class SimSupervisor:
         victim = process or self.process
         victim.kill()
         if victim is self.process:
-            for task in self.supervisor._tasks:
+            for task in self.supervisor.tasks:
                 asyncio.get_running_loop().call_soon(task.cancel)
             asyncio.get_running_loop().call_later(self.restart, self.live)
 
@@ -68,44 +69,49 @@ class SimSupervisor:
         loop.call_later(self.restart, self.live)
 
 
-class SimJobActors:
+class SimJobActors(JobActors):
     """See `engine.ports.JobActors`."""
 
     def __init__(self, supervisor: SimSupervisor, process: Process) -> None:
-        self.supervisor, self.world, self.process = supervisor, supervisor.world, process
+        self.supervisor, self._cluster, self.process = supervisor, supervisor.cluster, process
 
     @property
     def cluster(self) -> str:
-        return self.world.cluster
+        """See `engine.ports.JobActors`."""
+        return self._cluster.name
 
     def name(self, job_id: JobId) -> str:
+        """See `engine.ports.JobActors`."""
         return f"job/{job_id}"
 
     async def _hop(self) -> None:
         await self.process.gate()
-        await asyncio.sleep(self.world.latency(0.001))
+        await asyncio.sleep(self._cluster.latency(0.001))
 
     def job_id(self, name: str) -> JobId | None:
+        """See `engine.ports.JobActors`."""
         return JobId(name.removeprefix("job/"))
 
     async def listed(self) -> dict[str, ListedActor]:
+        """See `engine.ports.JobActors`."""
         await self._hop()
         found = {
-            self.name(job.job_id): ListedActor(job.actor, "" if job.process is None else str(id(job.process)))
-            for job in self.world.jobs.values()
+            self.name(job.job_id): ListedActor(job.actor, "" if job.process is None else f"worker-{job.incarnations}")
+            for job in self._cluster.jobs.values()
             if not job.is_over
         }
         await self._hop()
         return found
 
     async def revive(self, job_id: JobId) -> None:
+        """See `engine.ports.JobActors`."""
         seen = self.supervisor
         seen.revived.append(job_id)
         seen.coming.add(job_id)
         seen.peak = max(seen.peak, len(seen.coming))
         try:
             await self._hop()
-            job = self.world.jobs[job_id]
+            job = self._cluster.jobs[job_id]
             if job.is_over:
                 revive(job)
             await self._taken_over(job)
@@ -124,14 +130,16 @@ class SimJobActors:
         await process.call(wait())
 
     async def end(self, job_id: JobId, actor_id: str) -> None:
+        """See `engine.ports.JobActors`."""
         await self._hop()
-        job = self.world.jobs[job_id]
+        job = self._cluster.jobs[job_id]
         if job.actor == actor_id and not job.is_over:
             self.supervisor.ended.append(job_id)
             job.end_for_good()
 
     async def silences(self) -> dict[str, float]:
+        """See `engine.ports.JobActors`."""
         await self._hop()
-        silences = self.world.throttle().silences(self.world.now)
+        silences = self._cluster.throttle().silences(self._cluster.now)
         await self._hop()
         return {self.name(job_id): seconds for job_id, seconds in silences.items()}

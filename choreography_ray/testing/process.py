@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from choreography_ray.testing.turns import Turn
+
 T = TypeVar("T")
 
 
@@ -20,7 +22,9 @@ class Process:
         self.is_alive = True
         self.island: object | None = None
         """What it was cut off together with: those of one island still reach each other."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.threads: list[Turn] = []
+        """They end with it."""
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._open = asyncio.Event()
         self._open.set()
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -33,9 +37,12 @@ class Process:
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something in this process."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None  # in order: one seed tells one story
+        task.add_done_callback(self._forget)
         return task
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
 
     async def gate(self) -> None:
         """Returns once the process can reach the outside; never when it is dead."""
@@ -50,7 +57,8 @@ class Process:
             work.close()
             raise ConnectionError("the process is gone")
         task = self.spawn(work)
-        await asyncio.wait({task, self._end}, return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [task, self._end]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if not task.done() or task.cancelled():
             raise ConnectionError("the process died")
         value = task.result()
@@ -90,3 +98,5 @@ class Process:
         loop = asyncio.get_running_loop()
         for task in self._tasks:
             loop.call_soon(task.cancel)
+        for thread in self.threads:
+            thread.release()
