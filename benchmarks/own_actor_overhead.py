@@ -1,7 +1,4 @@
-"""What does durability add to an actor per step, against a bare loop of create, call and kill?
-
-python benchmarks/own_actor_overhead.py [--steps 40] [--rounds 3] [--slots 4] [--json]
-"""
+"""What does durability add to an actor per step, against a bare loop of create, call and kill at equal concurrency?"""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ import uuid
 
 import ray
 
+from benchmarks.findings import Finding, at_least
 from benchmarks.jobs import Count, OwnJob
-from benchmarks.measure import Pair, arguments, connected, rate, report
-from choreography_ray import Choreography
+from benchmarks.measure import Benchmark, Size, connected, rounds_of, run_job, timed
 
 
 @ray.remote(num_cpus=0)
@@ -23,14 +20,7 @@ class Bare:
         return 1
 
 
-def ours(choreography: Choreography, steps: int) -> None:
-    """One job from start to its recorded end."""
-    handle = choreography.start(OwnJob, Count(steps=steps))
-    record = handle.wait(timeout=900, progress=False)
-    assert record.progress.succeeded == steps, record.progress
-
-
-def other(steps: int, width: int) -> None:
+def bare(steps: int, width: int) -> None:
     """A named, detached actor per step, `width` at a time."""
     started = 0
     live: dict[object, object] = {}
@@ -44,21 +34,21 @@ def other(steps: int, width: int) -> None:
             ray.kill(live.pop(done))
 
 
-def main() -> None:
-    """Measure and print."""
-    options = arguments(__doc__ or "", steps=40, rounds=3)
-    with connected(options.slots) as choreography:
-        ours(choreography, options.slots)
-        other(options.slots, options.slots)
-        pairs = [
-            Pair(
-                rate(options.steps, lambda: ours(choreography, options.steps)),
-                rate(options.steps, lambda: other(options.steps, options.slots)),
-            )
-            for _ in range(options.rounds)
-        ]
-    report("steps in actors of their own", "steps/s", "bare actors", pairs, as_json=options.json)
+def measure(size: Size) -> list[Finding]:
+    """Whole jobs beside bare loops."""
+    ours: list[float] = []
+    other: list[float] = []
+    with connected(size.slots) as choreography:
+        run_job(choreography, OwnJob, Count(steps=size.slots))
+        bare(size.slots, size.slots)
+        for _ in rounds_of(size):
+            ours.append(size.steps / timed(lambda: run_job(choreography, OwnJob, Count(steps=size.steps)))[1])
+            other.append(size.steps / timed(lambda: bare(size.steps, size.slots))[1])
+    what = f"{size.steps} steps in actors of their own, {size.slots} at once"
+    return [Finding(what, "steps/s", tuple(ours), "create, call and kill", tuple(other), at_least(0.85))]
 
+
+BENCHMARK = Benchmark("own_actor_overhead", __doc__ or "", measure, Size(20, 3, slots=4), Size(60, 5, slots=4))
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

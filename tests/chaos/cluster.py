@@ -25,10 +25,10 @@ import pytest
 from choreography_ray import Choreography
 from choreography_ray.storage import embedded
 from choreography_ray.storage.embedded import EmbeddedStore
+from harness.proxy import Proxy
 from tests.chaos.jobs import Load
 from tests.chaos.marks import Witness
 from tests.chaos.processes import Process, Recipe, await_true, descendants, running
-from tests.chaos.proxy import Proxy
 
 STORE_MEMORY = 80 * 1024 * 1024
 JOB, HOST, THROTTLE, SUPERVISOR = "JobActor", "HostActor", "ThrottleActor", "SupervisorActor"

@@ -5,14 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+Watch = Callable[[bytes], None]
+"""Is shown each piece that a connection's client sends, in its order, on the proxy's thread."""
 
 
 class Proxy:
-    """Forwards connections from a port of its own. `delay` is in seconds and holds for each piece of each direction."""
+    """Forwards connections from a port of its own.
 
-    def __init__(self, port: int) -> None:
+    `delay` is in seconds and adds to the way of whatever is sent, in each direction; it does not narrow the line.
+    `watch` makes a watcher for each connection.
+    """
+
+    def __init__(self, port: int, watch: Callable[[], Watch] | None = None) -> None:
         self.delay = 0.0
+        self._watch = watch
         self._target = port
         self._open: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -23,8 +32,8 @@ class Proxy:
         self._thread.start()
         self.port: int = self._run(self._listen())
 
-    def _run(self, work: object) -> int:
-        return int(asyncio.run_coroutine_threadsafe(work, self._loop).result(10) or 0)  # type: ignore[arg-type]
+    def _run(self, work: Coroutine[Any, Any, int | None]) -> int:
+        return int(asyncio.run_coroutine_threadsafe(work, self._loop).result(10) or 0)
 
     async def _listen(self) -> int:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -40,19 +49,36 @@ class Proxy:
             writer.close()
             return
         self._open |= {writer, there}
+        watch = None if self._watch is None else self._watch()
         with contextlib.suppress(OSError):
-            await asyncio.gather(self._pump(reader, there), self._pump(there_reader, writer))
+            await asyncio.gather(self._pump(reader, there, watch), self._pump(there_reader, writer))
         self._open -= {writer, there}
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, watch: Watch | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def take() -> None:
+            with contextlib.suppress(OSError):
+                while piece := await source.read(1 << 16):
+                    if watch is not None:
+                        watch(piece)
+                    pieces.put_nowait((loop.time() + self.delay, piece))
+            pieces.put_nowait((0.0, b""))
+
+        taking = loop.create_task(take())
         try:
-            while piece := await source.read(1 << 16):
+            while True:
+                due, piece = await pieces.get()
+                if not piece:
+                    return
                 await self._passes.wait()
-                if self.delay:
-                    await asyncio.sleep(self.delay)
+                if (early := due - loop.time()) > 0:
+                    await asyncio.sleep(early)
                 sink.write(piece)
                 await sink.drain()
         finally:
+            taking.cancel()
             sink.close()
 
     @contextlib.contextmanager
@@ -85,5 +111,14 @@ class Proxy:
 
     def close(self) -> None:
         """Forward no more."""
+        self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

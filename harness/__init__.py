@@ -1,0 +1,1 @@
+"""What tests and benchmarks share, and no user needs."""
