@@ -7,10 +7,11 @@ None, bool, int (64 bits), float, str, bytes, datetime, list and dict with harml
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from choreography_ray.model import HistoryEntry, HostId, JobId, JobStatus, JobStepStatus, StepHosting, StepId
 from choreography_ray.options import JobsOptions
@@ -18,8 +19,22 @@ from choreography_ray.options import JobsOptions
 Payload = Any
 
 SCHEMA_VERSION = 1
-SEGMENT_STEPS = 250
+SEGMENT_STEPS = 500
 """Steps of a plan or ledger segment. Part of the stored format: a job keeps the value it was planned with."""
+
+
+Columns = tuple[tuple[Any, ...], ...]
+_Row = TypeVar("_Row", bound=NamedTuple)
+
+
+def columns(rows: Sequence[NamedTuple]) -> Columns:
+    """Records of one kind field by field, as they travel between processes."""
+    return tuple(zip(*rows, strict=True))
+
+
+def rows(kind: type[_Row], stored: Columns) -> tuple[_Row, ...]:
+    """The records again."""
+    return tuple(map(kind._make, zip(*stored, strict=True)))
 
 
 class Run(NamedTuple):
@@ -187,8 +202,7 @@ class Failure:
     pid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What happened to one step of a run.
 
     `value` is the result (or a partial one); `state` the step's last state of a failed or stopped attempt, None
@@ -222,6 +236,14 @@ class OutcomeDocument:
     key: OutcomeKey
     outcomes: tuple[Outcome, ...]
     seconds: float = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Column by column: to pickle a thousand outcomes one by one takes longer than to write them.
+        return _outcome_document, (self.job_id, self.key, columns(self.outcomes), self.seconds)
+
+
+def _outcome_document(job_id: JobId, key: OutcomeKey, stored: Columns, seconds: float) -> OutcomeDocument:
+    return OutcomeDocument(job_id, key, rows(Outcome, stored), seconds)
 
 
 @dataclass(frozen=True, slots=True)

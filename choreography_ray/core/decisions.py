@@ -85,11 +85,14 @@ def carry_out(
         if entry.key is None:
             _carry_out_without_document(ledger, entry, effects, latest)
         else:
-            for ordinal, due in _still_shown(ledger, entry, entry.key.run):
-                ledger.settle(ordinal, CODE_OF[entry.decision])
-                decided = Decided(entry.key.run, find(entry.key, ordinal), due)
-                is_documented = decided.outcome.has_document or ordinal in documented
-                _take_effect(effects, entry.decision, decided, is_documented, keep_results)
+            shown = list(_still_shown(ledger, entry, entry.key.run))
+            ledger.settle_all((ordinal for ordinal, _ in shown), CODE_OF[entry.decision])
+            for ordinal, due in shown:
+                outcome = find(entry.key, ordinal)
+                is_documented = outcome.has_document or ordinal in documented
+                if is_documented or keep_results or entry.decision is not Decision.SUCCEEDED:
+                    decided = Decided(entry.key.run, outcome, due)
+                    _take_effect(effects, entry.decision, decided, is_documented, keep_results)
     return effects
 
 
@@ -123,8 +126,7 @@ def _take_effect(
 def _carry_out_without_document(ledger: Ledger, entry: JournalEntry, effects: Effects, latest: Run) -> None:
     if entry.decision is Decision.UNREACHABLE:
         for code in (StepCode.PREPARED, StepCode.STOPPED):  # single steps may have been stopped ahead of their stage
-            for ordinal in ledger.ordinals_with(code, after_stage=entry.after_stage):
-                ledger.settle(ordinal, StepCode.UNREACHABLE)
+            ledger.settle_all(ledger.ordinals_with(code, after_stage=entry.after_stage), StepCode.UNREACHABLE)
         return
     for ordinal, attempt in zip(entry.ordinals, entry.attempts, strict=True):
         if ledger.code(ordinal) != entry.left:

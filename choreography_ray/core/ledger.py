@@ -128,17 +128,30 @@ class Ledger:
 
     def assign(self, group: Group) -> None:
         """Schedule the steps of a group on its host, from wherever they were."""
+        self.settle_all(group.ordinals, StepCode.SCHEDULED)
         self._groups[group.run] = group
+        assigned = {attempt: Assignment(group.host, group.run, attempt) for attempt in set(group.attempts)}
         for ordinal, attempt in zip(group.ordinals, group.attempts, strict=True):
-            self._leave(ordinal)
-            self._set(ordinal, StepCode.SCHEDULED)
-            self._assigned[ordinal] = Assignment(group.host, group.run, attempt)
+            self._assigned[ordinal] = assigned[attempt]
             self._by_segment[ordinal // self.segment_steps].setdefault(group.run, {})[ordinal] = attempt
 
     def settle(self, ordinal: int, code: StepCode) -> None:
         """Give a step a code that has no host; raises `InvalidTransition` when the table forbids it."""
-        self._leave(ordinal)
-        self._set(ordinal, code)
+        self.settle_all((ordinal,), code)
+
+    def settle_all(self, ordinals: Iterable[int], code: StepCode) -> None:
+        """Give each of these steps a code that has no host; raises `InvalidTransition` as `settle` does."""
+        codes, size = self._codes, self.segment_steps
+        for ordinal in ordinals:
+            before = codes[ordinal]
+            check_step(before, code)
+            if before == StepCode.SCHEDULED:
+                self._leave(ordinal)
+            tally = self._tally[self._stage_of_kind[self._kind_of[ordinal]]]
+            tally[before] -= 1
+            tally[code] += 1
+            codes[ordinal] = code
+            self._dirty.add(ordinal // size)
 
     def _leave(self, ordinal: int) -> None:
         before = self._assigned.pop(ordinal, None)
@@ -148,15 +161,6 @@ class Ledger:
             del steps[ordinal]
             if not steps:
                 del here[before.run]
-
-    def _set(self, ordinal: int, code: StepCode) -> None:
-        before = self._codes[ordinal]
-        check_step(before, code)
-        tally = self._tally[self._stage_of_kind[self._kind_of[ordinal]]]
-        tally[before] -= 1
-        tally[code] += 1
-        self._codes[ordinal] = code
-        self._dirty.add(ordinal // self.segment_steps)
 
     def is_run_over(self, run: Run) -> bool:
         """True when no step is scheduled under the run any more."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from choreography_ray.options import JobsOptions
 
-MAX_GROUP = 500
+MAX_GROUP = 1_000
 """Steps told to a host at once, at most."""
 LOOK_AGAIN_SECONDS = 0.25
 """How soon a job looks again at what was due and could not be done yet."""
@@ -14,7 +14,7 @@ COUNTS_SECONDS = 1.0
 """How far the counts of the job document may be behind the ledger, where nothing else has the document written."""
 MAX_DECIDED = 1_000
 """Outcomes that the hooks get at once, at most: what is decided with one write of the job document."""
-TARGET_GROUP_SECONDS = 0.25
+TARGET_GROUP_SECONDS = 0.5
 """How long a group should keep a host busy: long enough to pay for its writes, short enough to share fairly."""
 
 

@@ -42,6 +42,7 @@ STEP_TRANSITIONS: Final[Mapping[S, frozenset[S]]] = {
     S.UNREACHABLE: frozenset(),
 }
 
+_STEP_PAIRS: Final = frozenset((before, after) for before, others in STEP_TRANSITIONS.items() for after in others)
 FINAL_CODES: Final = frozenset({S.COMPLETED_SUCCESSFULLY, S.COMPLETED_WITH_FAILURE, S.FAILED, S.UNREACHABLE})
 
 
@@ -53,7 +54,7 @@ def check_job(before: J, after: J) -> None:
 
 def check_step(before: int, after: S) -> None:
     """Raise `InvalidTransition` unless the table has the pair."""
-    if after not in STEP_TRANSITIONS[S(before)]:
+    if (before, after) not in _STEP_PAIRS:
         raise InvalidTransition("step", S(before).name, after.name)
 
 

@@ -190,10 +190,16 @@ class WorkQueue:
         if head is None:
             self._fresh_left = 0
             return None
-        kind = head[1]
-        ordinals = self._fresh[kind].take(self._ledger, min(room, share or self._share(kind, hosts)))
+        (_, first), kind = head
+        most = self._whole_segments(first, min(room, share or self._share(kind, hosts)))
+        ordinals = self._fresh[kind].take(self._ledger, most)
         self._fresh_left -= len(ordinals)
         return Batch(kind, ordinals, tuple(self._attempts.get(o, 1) for o in ordinals))
+
+    def _whole_segments(self, first: int, most: int) -> int:
+        """A large group ends where a segment of the ledger does: each segment that it touches is one more write."""
+        size = self._ledger.segment_steps
+        return most if most < size else most - (first + most) % size
 
     def _share(self, kind: int, hosts: int) -> int:
         if self._ledger.kinds[kind].hosting is StepHosting.OWN_ACTOR:
@@ -242,11 +248,12 @@ class _Fresh:
 
     def take(self, ledger: Ledger, most: int) -> tuple[int, ...]:
         taken: dict[int, None] = {}
-        while len(taken) < most and (head := self.head(ledger)) is not None:
-            is_fresh, ordinal = head
-            taken[ordinal] = None
-            if is_fresh:
-                self._at += 1
-            else:
-                self._first.popleft()
+        while self._first and len(taken) < most:
+            ordinal = self._first.popleft()
+            if self._waits(ledger, ordinal):
+                taken[ordinal] = None
+        while self._at < len(self._ordinals) and len(taken) < most:
+            next_ones = self._ordinals[self._at : self._at + most - len(taken)]
+            self._at += len(next_ones)
+            taken.update((ordinal, None) for ordinal in next_ones if self._waits(ledger, ordinal))
         return tuple(taken)

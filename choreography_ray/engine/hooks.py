@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -166,9 +165,9 @@ class Hooks:
         if item.is_made_by_job:
             assert self.plans is not None
             if outcome.kind is OutcomeKind.STOPPED:
-                outcome = replace(outcome, value=await self.cancelled_value(outcome.ordinal))
+                outcome = outcome._replace(value=await self.cancelled_value(outcome.ordinal))
             else:
-                outcome = replace(outcome, failure=await self.plans.last_failure(outcome.ordinal))
+                outcome = outcome._replace(failure=await self.plans.last_failure(outcome.ordinal))
         return _result(outcome, self._code)
 
     async def _retry_after(self, step_id: str, result: Any, item: ReportedOutcome, errors: list[str]) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from choreography_ray.core.policies import delivery_delay
 from choreography_ray.engine.ports import BodyRunner, Clock, JobPort, Lease, Loaded, Process, StepWork, UserCode, Work
-from choreography_ray.engine.settling import insert_at_first_free
+from choreography_ray.engine.settling import insert_at_first_free, outcome_parts
 from choreography_ray.engine.step_run import StepRun, Surroundings
 from choreography_ray.engine.writes import Writer
 from choreography_ray.errors import StepTimedOut
@@ -21,7 +21,6 @@ from choreography_ray.options import JobsOptions
 from choreography_ray.records import CodeRef, Outcome, OutcomeDocument, OutcomeKey, Run
 from choreography_ray.step import JobStep
 from choreography_ray.storage.protocol import JobStorage
-from choreography_ray.storage.sizes import parts, payload_size
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +159,7 @@ class HostEngine:
 
         Returns the next free n.
         """
-        for some in parts((_weight(outcome), outcome) for outcome in outcomes):
+        for some in outcome_parts(outcomes):
             share = seconds * len(some) / len(outcomes)
             document = OutcomeDocument(self.job_id, OutcomeKey(work.host, work.run, n), tuple(some), share)
             written, found = await insert_at_first_free(self._storage, self._writer, document)
@@ -200,13 +199,6 @@ class HostEngine:
         """Persist the last outcomes, then end the process under whatever body still runs [S6.8]."""
         await self.report(work, n, outcomes, seconds)
         self._process.end()
-
-
-def _weight(outcome: Outcome) -> int:
-    """Bytes that an outcome takes in a document, at most."""
-    failure = outcome.failure
-    told = 0 if failure is None else 4 * (len(failure.message) + len(failure.traceback)) + 512
-    return payload_size(outcome.value) + payload_size(outcome.state) + told + 64
 
 
 class GroupRun:

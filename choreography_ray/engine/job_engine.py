@@ -271,7 +271,7 @@ class JobEngine:
 
     async def _settle(self, command: c.SettleRun) -> e.RunSettled:
         outcomes = [
-            replace(o, value=await self._hooks.cancelled_value(o.ordinal)) if o.kind is OutcomeKind.STOPPED else o
+            o._replace(value=await self._hooks.cancelled_value(o.ordinal)) if o.kind is OutcomeKind.STOPPED else o
             for o in command.outcomes
         ]
         documents = await settle_run(self._storage, self._writer, self._job_id, command.host, command.run, outcomes)

@@ -65,10 +65,11 @@ class Plans:
             ordinals = group.ordinals
             documents = await self._writer.certain(lambda: self._storage.read_step_documents(self._job_id, ordinals))
             own = {d.ordinal: d for d in documents}
+        size = self._segment_steps
+        segments = {index: await self._segment(index) for index in {ordinal // size for ordinal in group.ordinals}}
         steps: list[StepWork] = []
         for ordinal, attempt in zip(group.ordinals, group.attempts, strict=True):
-            segment = await self._segment(ordinal // self._segment_steps)
-            at = ordinal % self._segment_steps
+            segment, at = segments[ordinal // size], ordinal % size
             document = own.get(ordinal)
             state = segment.states[at] if document is None or document.state is None else document.state
             crashes = 0 if document is None else document.crashes

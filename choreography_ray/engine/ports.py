@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from choreography_ray.core.instant import Instant
 from choreography_ray.core.slot_messages import Exchange
@@ -15,7 +15,7 @@ from choreography_ray.core.supervising import ListedActor
 from choreography_ray.job import Job
 from choreography_ray.model import HostId, JobId, StepId
 from choreography_ray.options import JobsOptions
-from choreography_ray.records import CodeRef, Group, OutcomeDocument, Payload, Run, StepKind
+from choreography_ray.records import CodeRef, Columns, Group, OutcomeDocument, Payload, Run, StepKind, columns, rows
 
 T = TypeVar("T")
 
@@ -43,8 +43,7 @@ class Loaded(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class StepWork:
+class StepWork(NamedTuple):
     """One step that a host is to perform."""
 
     ordinal: int
@@ -66,6 +65,13 @@ class Work:
     stage: int
     step_type: str
     steps: tuple[StepWork, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _work, (self.host, self.run, self.width, self.stage, self.step_type, columns(self.steps))
+
+
+def _work(host: HostId, run: Run, width: int, stage: int, step_type: str, steps: Columns) -> Work:
+    return Work(host, run, width, stage, step_type, rows(StepWork, steps))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from choreography_ray.engine.writes import Writer
 from choreography_ray.model import HostId, JobId
 from choreography_ray.records import Outcome, OutcomeDocument, OutcomeKey, Run
 from choreography_ray.storage.protocol import JobStorage
-from choreography_ray.storage.sizes import parts, payload_size
+from choreography_ray.storage.sizes import are_small, parts, payload_size
+
+
+def outcome_parts(outcomes: Sequence[Outcome]) -> Iterator[Sequence[Outcome]]:
+    """Outcomes in as many documents as their sizes ask for, in order."""
+    has_failures = any(outcome.failure is not None for outcome in outcomes)
+    if has_failures or not are_small([*(o.value for o in outcomes), *(o.state for o in outcomes)]):
+        yield from parts(outcomes, _size)
+    else:
+        yield outcomes
+
+
+def _size(outcome: Outcome) -> int:
+    """Bytes that an outcome takes in a document, at most."""
+    failure = outcome.failure
+    told = 0 if failure is None else 4 * (len(failure.message) + len(failure.traceback)) + 512
+    return payload_size(outcome.value) + payload_size(outcome.state) + told + 64
 
 
 async def insert_at_first_free(
@@ -39,7 +55,7 @@ async def settle_run(
     What the steps report of themselves may take more than one document.
     """
     if outcomes:
-        for part in parts((payload_size(outcome.value) + 64, outcome) for outcome in outcomes):
+        for part in outcome_parts(outcomes):
             document = OutcomeDocument(job_id, OutcomeKey(host, run, 0), tuple(part))
             await insert_at_first_free(storage, writer, document)
     return tuple(await writer.certain(lambda: storage.read_outcomes(job_id, host, run)))

@@ -38,6 +38,7 @@ from choreography_ray.records import (
     OutcomeKey,
     OutcomeKind,
     Owner,
+    Payload,
     PlannedStep,
     PlanRef,
     PlanSegment,
@@ -62,7 +63,7 @@ from choreography_ray.storage.packing import (
     unpacked_attempts,
     unpacked_moments,
 )
-from choreography_ray.storage.sizes import check_job, check_size, checked_size, parts, payload_size
+from choreography_ray.storage.sizes import are_small, check_job, check_size, checked_size, parts, payload_size
 
 Document = dict[str, Any]
 _T = TypeVar("_T")
@@ -259,10 +260,9 @@ def removed_document(document: JobDocument) -> Document:
 
 
 def _in_parts(
-    job_id: JobId, n: int, places: Collection[str | int], items: Iterable[tuple[int, _T]], batch: str, *, plan: int
-) -> list[tuple[Document, list[_T]]]:
-    """A head per part, and its items. `batch` tells the parts of one save from those of another."""
-    split = list(parts(items))
+    job_id: JobId, n: int, places: Collection[str | int], split: Sequence[_T], batch: str, *, plan: int
+) -> list[tuple[Document, _T]]:
+    """A head per part, and the part. `batch` tells the parts of one save from those of another."""
     return [
         (_head(job_id, n, *places, part) | {"part": part, "parts": len(split), "batch": batch, "plan": plan}, some)
         for part, some in enumerate(split)
@@ -271,13 +271,13 @@ def _in_parts(
 
 def plan_documents(job_id: JobId, fence: int, kinds: Sequence[StepKind], batch: str) -> list[Document]:
     """The table of a plan."""
-    sized = (
-        (checked_size(f"job {job_id!r}: ray_options of {kind.step_type}", kind.ray_options) + 256, kind)
-        for kind in kinds
-    )
+
+    def size(kind: StepKind) -> int:
+        return checked_size(f"job {job_id!r}: ray_options of {kind.step_type}", kind.ray_options) + 256
+
     return [
         head | {"kinds": [dataclasses.asdict(kind) | {"hosting": kind.hosting.value} for kind in some]}
-        for head, some in _in_parts(job_id, -1, ("kinds", fence), sized, batch, plan=fence)
+        for head, some in _in_parts(job_id, -1, ("kinds", fence), list(parts(kinds, size)), batch, plan=fence)
     ]
 
 
@@ -289,15 +289,13 @@ def as_plan(stored: Sequence[Document]) -> tuple[StepKind, ...]:
 
 def plan_segment_documents(job_id: JobId, fence: int, segment: PlanSegment, batch: str) -> list[Document]:
     """A segment of a plan, its steps column by column."""
-    sized = (
-        (
-            checked_size(f"job {job_id!r}, step {step.step_id!r}: request", step.request)
-            + 4 * (len(step.step_id) + len(step.name))
-            + 64,
-            step,
-        )
-        for step in segment.steps
-    )
+
+    def size(step: PlannedStep) -> int:
+        request = checked_size(f"job {job_id!r}, step {step.step_id!r}: request", step.request)
+        return request + 4 * (len(step.step_id) + len(step.name)) + 64
+
+    is_one = are_small(step.request for step in segment.steps)
+    split = [segment.steps] if is_one else list(parts(segment.steps, size))
     return [
         head
         | {
@@ -306,7 +304,7 @@ def plan_segment_documents(job_id: JobId, fence: int, segment: PlanSegment, batc
             "kinds": packed([step.kind for step in steps]),
             "requests": [step.request for step in steps],
         }
-        for head, steps in _in_parts(job_id, segment.index, ("plan", fence, segment.index), sized, batch, plan=fence)
+        for head, steps in _in_parts(job_id, segment.index, ("plan", fence, segment.index), split, batch, plan=fence)
     ]
 
 
@@ -324,14 +322,17 @@ def as_plan_segment(stored: Sequence[Document]) -> PlanSegment:
 
 def prepared_documents(job_id: JobId, segment: PreparedSegment, batch: str) -> list[Document]:
     """The ids and initial states of a segment."""
-    sized = (
-        (checked_size(f"job {job_id!r}, step {step_id!r}: state", state) + 4 * len(step_id) + 32, (step_id, state))
-        for step_id, state in zip(segment.step_ids, segment.states, strict=True)
-    )
+
+    def size(step: tuple[StepId, Payload]) -> int:
+        step_id, state = step
+        return checked_size(f"job {job_id!r}, step {step_id!r}: state", state) + 4 * len(step_id) + 32
+
+    steps = list(zip(segment.step_ids, segment.states, strict=True))
+    split = [steps] if are_small(segment.states) else list(parts(steps, size))
     places = ("prepared", segment.plan, segment.index)
     return [
         head | {"step_ids": [step_id for step_id, _ in some], "states": [state for _, state in some]}
-        for head, some in _in_parts(job_id, segment.index, places, sized, batch, plan=segment.plan)
+        for head, some in _in_parts(job_id, segment.index, places, split, batch, plan=segment.plan)
     ]
 
 
@@ -387,27 +388,12 @@ def outcome_address(job_id: JobId, key: OutcomeKey) -> str:
 
 
 def outcome_document(document: OutcomeDocument) -> Document:
-    """The outcomes of a group column by column; only those with something to tell have more. Raises `TooLarge`."""
+    """The outcomes of a group column by column; only those with more than a value have more. Raises `TooLarge`."""
     job_id, key, outcomes = document.job_id, document.key, document.outcomes
-    more: dict[str, Document] = {}
-    size = 0
-    for place, outcome in enumerate(outcomes):
-        told: Document = {}
-        for name, payload in (("value", outcome.value), ("state", outcome.state)):
-            if payload is not None:
-                what = "result" if name == "value" else name
-                size += checked_size(f"job {job_id!r}, step number {outcome.ordinal}: {what}", payload)
-                told[name] = payload
-        if outcome.failure is not None:
-            told["failure"] = _failure(outcome.failure)
-        if outcome.crash:
-            told["crash"] = outcome.crash
-        if outcome.has_document:
-            told["has_document"] = True
-        if told:
-            more[str(place)] = told
-    check_size(f"job {job_id!r}: the outcomes of a group", size)
+    _check_outcomes(job_id, outcomes)
+    more = {str(place): told for place, outcome in enumerate(outcomes) if (told := _more(outcome))}
     kinds = [outcome.kind.value for outcome in outcomes]
+    values = [outcome.value for outcome in outcomes]
     return {
         "_id": outcome_address(job_id, key),
         "job": job_id,
@@ -419,8 +405,32 @@ def outcome_document(document: OutcomeDocument) -> Document:
         "ordinals": packed([outcome.ordinal for outcome in outcomes]),
         "attempts": packed_attempts([outcome.attempt for outcome in outcomes]),
         "kinds": kinds[0] if len(set(kinds)) == 1 else kinds,
+        "values": [] if values.count(None) == len(values) else values,
         "more": more,
     }
+
+
+def _check_outcomes(job_id: JobId, outcomes: Sequence[Outcome]) -> None:
+    if are_small([*(outcome.value for outcome in outcomes), *(outcome.state for outcome in outcomes)]):
+        return
+    size = 0
+    for outcome in outcomes:
+        what = f"job {job_id!r}, step number {outcome.ordinal}"
+        size += checked_size(f"{what}: result", outcome.value) + checked_size(f"{what}: state", outcome.state)
+    check_size(f"job {job_id!r}: the outcomes of a group", size)
+
+
+def _more(outcome: Outcome) -> Document:
+    told: Document = {}
+    if outcome.state is not None:
+        told["state"] = outcome.state
+    if outcome.failure is not None:
+        told["failure"] = _failure(outcome.failure)
+    if outcome.crash:
+        told["crash"] = outcome.crash
+    if outcome.has_document:
+        told["has_document"] = True
+    return told
 
 
 def as_outcome_key(stored: Document) -> OutcomeKey:
@@ -433,13 +443,15 @@ def as_outcomes(stored: Document) -> OutcomeDocument:
     ordinals = unpacked(stored["ordinals"])
     attempts = unpacked_attempts(stored["attempts"], len(ordinals))
     kinds = [stored["kinds"]] * len(ordinals) if isinstance(stored["kinds"], str) else stored["kinds"]
+    values = stored.get("values") or [None] * len(ordinals)
     outcomes: list[Outcome] = []
-    for place, (ordinal, attempt, kind) in enumerate(zip(ordinals, attempts, kinds, strict=True)):
+    for place, (ordinal, attempt, kind, value) in enumerate(zip(ordinals, attempts, kinds, values, strict=True)):
         told = stored["more"].get(str(place), {})
         failure = _as_failure(told["failure"]) if "failure" in told else None
-        value, state, crash = told.get("value"), told.get("state"), int(told.get("crash", 0))
+        payload = told.get("value", value)  # where it lay before there was a column
+        state, crash = told.get("state"), int(told.get("crash", 0))
         has_document = told.get("has_document", False)
-        outcomes.append(Outcome(ordinal, attempt, OutcomeKind(kind), value, failure, state, crash, has_document))
+        outcomes.append(Outcome(ordinal, attempt, OutcomeKind(kind), payload, failure, state, crash, has_document))
     key = as_outcome_key(stored)
     return OutcomeDocument(JobId(stored["job"]), key, tuple(outcomes), float(stored.get("seconds", 0.0)))
 

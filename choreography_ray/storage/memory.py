@@ -486,14 +486,15 @@ def _sealed_outcome(job_id: JobId, outcome: Outcome) -> Outcome:
     if outcome.value is None and outcome.state is None:
         return outcome
     what = f"job {job_id!r}, step number {outcome.ordinal}"
-    return replace(outcome, value=_seal(f"{what}: result", outcome.value), state=_seal(f"{what}: state", outcome.state))
+    value, state = _seal(f"{what}: result", outcome.value), _seal(f"{what}: state", outcome.state)
+    return outcome._replace(value=value, state=state)
 
 
 def _opened_outcomes(document: OutcomeDocument) -> OutcomeDocument:
     opened = (
         outcome
         if outcome.value is None and outcome.state is None
-        else replace(outcome, value=_open(outcome.value), state=_open(outcome.state))
+        else outcome._replace(value=_open(outcome.value), state=_open(outcome.state))
         for outcome in document.outcomes
     )
     return replace(document, outcomes=tuple(opened))

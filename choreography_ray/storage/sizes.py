@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import bson
@@ -49,11 +49,17 @@ def check_size(what: str, size: int, limit: int = MAX_DOCUMENT_BYTES) -> int:
     return size
 
 
-def parts(items: Iterable[tuple[int, Item]]) -> Iterator[list[Item]]:
-    """Split (size, item) pairs, in order, into lists of at most `PART_BYTES` where the items allow; at least one."""
+def are_small(payloads: Iterable[Payload]) -> bool:
+    """Whether they fit into one part together, with as much again around them: then none of them is too large."""
+    return payload_size(list(payloads)) <= PART_BYTES // 2
+
+
+def parts(items: Sequence[Item], size_of: Callable[[Item], int]) -> Iterator[Sequence[Item]]:
+    """Split items, in order, into lists of at most `PART_BYTES` where their sizes allow; at least one."""
     part: list[Item] = []
     filled = 0
-    for size, item in items:
+    for item in items:
+        size = size_of(item)
         if part and filled + size > PART_BYTES:
             yield part
             part, filled = [], 0
