@@ -138,7 +138,8 @@ async def test_a_job_comes_back_as_it_was_saved(storage: JobStorage) -> None:
 
 def unset(record: Any, *, but: tuple[str, ...] = ()) -> list[str]:
     """Fields that have their default."""
-    defaults = {f.name: f.default for f in fields(record) if f.default is not MISSING and f.name not in but}
+    found = getattr(record, "_field_defaults", None) or {f.name: f.default for f in fields(record)}
+    defaults = {name: value for name, value in found.items() if value is not MISSING and name not in but}
     return [name for name, default in defaults.items() if getattr(record, name) == default]
 
 

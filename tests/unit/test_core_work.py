@@ -110,3 +110,14 @@ def test_a_step_that_runs_again_bears_its_attempt() -> None:
     batch = queue((OWN,), [0], attempts={0: 4}).take(1, 1)
     assert batch is not None
     assert batch.attempts == (4,)
+
+
+def test_a_large_group_ends_where_a_segment_of_the_ledger_does() -> None:
+    waiting = queue((SHARED,), [0] * 600)
+    for _ in range(5):
+        waiting.learn(0, 256, 0.0)
+    first = waiting.take(30, 1)
+    assert first is not None
+    assert first.ordinals == tuple(range(30))
+    taken = [batch.ordinals for batch in iter(lambda: waiting.take(250, 1), None)]
+    assert taken == [tuple(range(30, 200)), tuple(range(200, 400)), tuple(range(400, 600))]
