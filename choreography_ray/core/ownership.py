@@ -11,6 +11,10 @@ CRASHED = "JOB_CRASHED"
 """Why a job is `FAILED` whose process died again and again."""
 
 
+SILENCED = "it said nothing for a lease, and was ended"
+"""What is known of a process that the supervisor ended for its silence."""
+
+
 @dataclass(frozen=True, slots=True)
 class Death:
     """What is known of how a process ended. `is_blameless`: its node was lost or drained, or somebody ended it."""
@@ -34,6 +38,12 @@ def may_be_crash(before: JobDocument, me: Owner) -> bool:
     if owner is None or owner.fence != before.fence:
         return False
     return (owner.cluster, owner.actor) == (me.cluster, me.actor) and owner.worker != me.worker
+
+
+def was_ended_for_silence(before: JobDocument) -> bool:
+    """Whether the job is broken by a death that was counted when its process was fenced, as only silence is [S10.4]."""
+    owner = before.owner
+    return before.is_broken and owner is not None and owner.fence != before.fence
 
 
 def describe_crashes(document: JobDocument, cause: str) -> str:

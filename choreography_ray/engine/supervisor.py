@@ -192,9 +192,14 @@ class Supervisor:
         return {job_id: heard[name] for name, job_id in self._names.items() if name in heard}
 
     async def _replace(self, job_id: JobId, actor: ListedActor, document: JobDocument | None) -> None:
-        """End a silent actor for good, fence first; an unfinished job is made anew after lease and margin [S10.4]."""
-        if document is not None and await take_over(self._storage, job_id, document.fence) is None:
-            return  # it was taken over just now: somebody is at work
+        """End a silent actor for good, fence first; an unfinished job is made anew after lease and margin [S10.4].
+
+        It counts as the death that it is: the fence hides it from the next process, which may be silenced as well.
+        """
+        if document is not None:
+            crashes = document.crashes + 1
+            if await take_over(self._storage, job_id, document.fence, crashes) is None:
+                return  # it was taken over just now: somebody is at work
         log.warning("the actor of job %s says nothing: it is ended", job_id)
         self._watch.replaced(job_id)
         wait = (self._options.step_lease_timeout + self._options.lease_margin).total_seconds()

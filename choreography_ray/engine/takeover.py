@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from choreography_ray.core.ownership import Death, is_elsewhere, may_be_crash
+from choreography_ray.core.ownership import SILENCED, Death, is_elsewhere, may_be_crash, was_ended_for_silence
 from choreography_ray.engine.confirmation import Confirmation
 from choreography_ray.engine.ownership import read_when_free
 from choreography_ray.engine.ports import Clock
@@ -95,6 +95,8 @@ class Takeover:
 
     async def _has_crashed(self, before: JobDocument) -> bool:
         if before.owner is None or not may_be_crash(before, self._me):
+            if was_ended_for_silence(before):
+                self.cause = SILENCED
             return False
         if self._obituary is None:
             return True

@@ -15,13 +15,16 @@ NOT_STARTED = (JobStatus.PREPARING_JOB, JobStatus.PREPARING_STEPS, JobStatus.STA
 """Statuses in which no step has been started: somebody may still wait for the start."""
 
 
-async def take_over(storage: JobStorage, job_id: JobId, known_fence: int) -> JobDocument | None:
-    """The job under a fence of our own, read after it was raised: nobody else can write it any more.
+async def take_over(
+    storage: JobStorage, job_id: JobId, known_fence: int, crashes: int | None = None
+) -> JobDocument | None:
+    """The job under a fence of our own, read after it was raised: nobody else can write it any more. `crashes`, where
+    given, is written with the fence.
 
     None when its fence is not the known one: somebody else works on it, or it is gone. Raises `StorageUnavailable`.
     """
     fence = await storage.next_number("fence")
-    if not await storage.raise_fence(job_id, known_fence, fence):
+    if not await storage.raise_fence(job_id, known_fence, fence, crashes=crashes):
         return None
     document = await storage.read_job(job_id)
     return document if document is not None and document.fence == fence else None

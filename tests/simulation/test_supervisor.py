@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from choreography_ray.core.ownership import CRASHED
 from choreography_ray.core.supervising import FIRST_DELAY
 from choreography_ray.engine import supervisor as engine
 from choreography_ray.engine.rest import RequestKind
@@ -327,6 +328,34 @@ def test_a_job_actor_that_is_stuck_when_its_job_has_ended_does_not_stay() -> Non
         assert job.is_over
         assert supervisor.revived == []
         await check_end(world)
+
+    run(story())
+
+
+class Stuck(Pieces):
+    """Its hook holds its process up for ever, as one that never lets go of the interpreter's lock."""
+
+    async def on_step_completed_or_stopped(self, step_id: str, result: Any) -> None:  # type: ignore[override]
+        job = Work.world.jobs[self.job_id]
+        assert job.process is not None
+        job.cut(job.process, 50_000.0, noticed_after=60_000.0)
+        await asyncio.Event().wait()
+
+
+def test_a_hook_that_silences_its_process_again_and_again_fails_its_job() -> None:
+    """Each end for silence is counted as a death is: the fence that was raised for it hides none [S10]."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, job_class=Stuck, max_job_crashes=3)
+        supervisor = SimSupervisor(world)
+        await until(world, job, JobStatus.FAILED)
+        assert len(supervisor.ended) == 3
+        document = await world.document()
+        assert document.history[-1].why == CRASHED
+        assert "said nothing" in document.error
+        await world.settle()
+        check_world(world)
 
     run(story())
 
