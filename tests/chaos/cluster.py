@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,7 +35,17 @@ STORE_MEMORY = 80 * 1024 * 1024
 JOB, HOST, THROTTLE, SUPERVISOR = "JobActor", "HostActor", "ThrottleActor", "SupervisorActor"
 ANSWER = "answer: "
 """Before each answer of a driver: Ray prints lines of its own, too."""
+TOO_SLOW = "timed out during startup"
+"""What `ray start` says after 30 s, which a busy machine may need."""
 SERVICES = (JOB, HOST, THROTTLE, SUPERVISOR)
+
+
+class Memory(StrEnum):
+    """Where a GCS keeps its tables beyond its process."""
+
+    NONE = "none"
+    ROCKSDB = "rocksdb"
+    REDIS = "redis"
 
 
 class Driver:
@@ -94,7 +105,7 @@ class ClusterUnderTest:
         *,
         slots: int = 4,
         lease: float = 15.0,
-        rocksdb: bool = False,
+        memory: Memory = Memory.NONE,
         proxied: bool = False,
         is_quick: bool = True,
         can_fail: bool = False,
@@ -116,7 +127,8 @@ class ClusterUnderTest:
         )
         # Ray makes sockets below it, whose paths must be short.
         self.temporary = Path(tempfile.mkdtemp(prefix="cr", dir="/tmp"))
-        self._rocksdb = rocksdb
+        self._memory = memory
+        self._redis: tuple[int, subprocess.Popen[bytes]] | None = None
         self._is_quick = is_quick
         self._port = _free_port()
         self.address = ""
@@ -157,13 +169,17 @@ class ClusterUnderTest:
             # The death of a node is known after about 3 s instead of 15 s, as all here is shorter.
             told |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "1000"}
             told |= {"RAY_health_check_failure_threshold": "3", "RAY_health_check_initial_delay_ms": "1000"}
-        if self._rocksdb:
+        if self._memory is Memory.ROCKSDB:
             told |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.folder / "gcs")}
+        if self._redis is not None:
+            told |= {"RAY_REDIS_ADDRESS": f"127.0.0.1:{self._redis[0]}"}
         return told
 
     def start_head(self) -> None:
         """GCS and the first node."""
         (self.folder / "gcs").mkdir(exist_ok=True)
+        if self._memory is Memory.REDIS and self._redis is None:
+            self._start_redis()
         before = running()
         self._ray_start(
             "--head",
@@ -177,6 +193,15 @@ class ClusterUnderTest:
         found = self._new_since(before)
         self.gcs = next(each for each in found if "gcs_server" in each.command[0])
         self.raylets = [next(each for each in found if each.command[0].endswith("/raylet"))]
+
+    def _start_redis(self) -> None:
+        """As somebody would run it for a GCS: each change is on disk before it is acknowledged."""
+        port = _free_port()
+        told = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(self.folder / "gcs")]
+        told += ["--appendonly", "yes", "--appendfsync", "always"]
+        with self.log.open("ab") as out:
+            self._redis = port, subprocess.Popen(["redis-server", *told], stdout=out, stderr=subprocess.STDOUT)
+        await_true(lambda: _answers(port), 30, "redis listens")
 
     def add_node(self) -> Process:
         """One more node; its raylet."""
@@ -194,9 +219,15 @@ class ClusterUnderTest:
             *arguments,
         ]
         environment = {key: value for key, value in self.environment.items() if key != "RAY_ADDRESS"}
-        done = subprocess.run(
-            command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
-        )
+        before = running()
+        for _ in range(3):
+            done = subprocess.run(
+                command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
+            )
+            if TOO_SLOW not in done.stderr:
+                break
+            for each in self._new_since(before):
+                each.kill()
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
     def _new_since(self, before: dict[int, Process]) -> list[Process]:
@@ -310,6 +341,9 @@ class ClusterUnderTest:
             time.sleep(0.1)
         if self.proxy is not None:
             self.proxy.close()
+        if self._redis is not None:
+            self._redis[1].kill()
+            self._redis[1].wait()
         self.store.stop()
         marker = self.temporary / "ray_current_cluster"
         marker.unlink(missing_ok=True)

@@ -66,6 +66,8 @@ class Plan(BaseModel):
     """So many times the host does not hear that a delivery was recorded."""
     drops_reports: bool = False
     """No delivery ever arrives."""
+    doubles_reports: bool = False
+    """Each delivery arrives twice, at the same time."""
     renews_no_lease: bool = False
     """Hosts ask for no further lease once a body has begun."""
     looks_slowly: bool = False
@@ -251,7 +253,7 @@ class Faults:
             plan = self.plan(document.job_id)
             if plan.drops_reports:
                 raise ConnectionError("the report is lost")
-            await deliver(job, document)
+            await asyncio.gather(*(deliver(job, document) for _ in range(1 + plan.doubles_reports)))
             told[document.key] = told.get(document.key, 0) + 1
             if told[document.key] <= plan.lost_acknowledgements:
                 append(folder_of(self._root, document.job_id) / "lost", steps=len(document.outcomes))

@@ -33,12 +33,15 @@ def mixed(steps: int) -> list[dict[str, Any]]:
     return [{"fail_first": {3: 1, 7: 9}.get(n % 10, 0)} for n in range(steps)]
 
 
-def lose_and_kill(client: Choreography, root: Path, job_id: str, steps: int, kills: list[Kill], lost: int) -> Healed:
-    """Every acknowledgement is lost so many times, and the job actor killed at these points [P13].
+def lose_and_kill(
+    client: Choreography, root: Path, job_id: str, steps: int, kills: list[Kill], lost: int, doubles: bool = False
+) -> Healed:
+    """Every acknowledgement is lost so many times, and the job actor killed at these points [P13]; reports come twice
+    where it `doubles` them [P7].
 
     Each step is counted once, the hook's effect on the state is exactly once, no body runs again, a recount is equal.
     """
-    write_plan(root, job_id, Plan(kills=kills, lost_acknowledgements=lost))
+    write_plan(root, job_id, Plan(kills=kills, lost_acknowledgements=lost, doubles_reports=doubles))
     folder = folder_of(root, job_id)
     began = time.monotonic()
     job = client.start(BriskDeeds, order(folder, mixed(steps)), job_id=job_id)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.chaos import stories
-from tests.chaos.cluster import ClusterUnderTest
+from tests.chaos.cluster import ClusterUnderTest, Memory
 from tests.chaos.endings import check_counts, check_nothing_left
 from tests.chaos.marks import Witness
 from tests.chaos.stories import Running
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
     what: str
     happens: Callable[[Running], float]
-    rocksdb: bool = False
+    memory: Memory = Memory.NONE
     per_job: int = 1
 
 
@@ -46,10 +46,18 @@ ROWS = {
     "raylet": Row("raylet killed: its node's steps begin again", stories.raylet_dies),
     "head": Row("all nodes and GCS killed and started anew, one connects: a body begins", stories.head_restarts),
     "head-rocksdb": Row(
-        "the same with a GCS that remembers, nobody connects: a body begins", stories.head_restarts_by_itself, True
+        "the same with a GCS that remembers, nobody connects: a body begins",
+        stories.head_restarts_by_itself,
+        Memory.ROCKSDB,
     ),
     "gcs-rocksdb": Row(
-        "GCS killed, back after 5 s, nodes live: the next outcome is recorded", stories.gcs_restarts, True, per_job=2
+        "GCS killed, back after 5 s, nodes live: the next outcome is recorded",
+        stories.gcs_restarts,
+        Memory.ROCKSDB,
+        per_job=2,
+    ),
+    "head-redis": Row(
+        "all killed, a GCS with Redis, nobody connects: a body begins", stories.head_restarts_by_itself, Memory.REDIS
     ),
     "store": Row(
         "store killed, back after 5 s: the next outcome is recorded", partial(stories.store_dies, away=5.0), per_job=5
@@ -78,7 +86,7 @@ def measure(row: Row, times: int) -> Iterator[float]:
 
 def _on_one_cluster(row: Row, times: int) -> Iterator[list[float]]:
     with tempfile.TemporaryDirectory(prefix="measure") as folder:
-        cluster = ClusterUnderTest(Path(folder), lease=30.0, rocksdb=row.rocksdb, is_quick=False)
+        cluster = ClusterUnderTest(Path(folder), lease=30.0, memory=row.memory, is_quick=False)
         witness = Witness(Path(folder, "witness"))
         with cluster:
             for number in count():

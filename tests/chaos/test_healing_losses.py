@@ -42,6 +42,12 @@ def test_every_acknowledgement_of_a_thousand_steps_is_lost_three_times(client: C
     assert healed.told_again == 0
 
 
+def test_two_reports_of_each_outcome_arrive_together(client: Choreography, root: Path) -> None:
+    """Each is counted once, and whoever comes second is told that it is recorded [P7]."""
+    healed = lose_and_kill(client, root, "doubled", 400, [], lost=1, doubles=True)
+    assert healed.told_again == 0
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_job_actor_is_killed_between_any_two_writes(client: Choreography, root: Path, seed: int) -> None:
     """Before and after each write, in an order of the seed, and every acknowledgement lost besides."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.chaos import stories
-from tests.chaos.cluster import JOB, ClusterUnderTest
+from tests.chaos.cluster import JOB, ClusterUnderTest, Memory
 from tests.chaos.endings import check_counts, check_nothing_left
 from tests.chaos.marks import Witness
 from tests.chaos.processes import await_true
@@ -61,19 +63,32 @@ def test_the_head_restarts_and_remembers_nothing(cluster: ClusterUnderTest, witn
     finish(job)
 
 
-def test_the_head_restarts_and_remembers_its_actors(tmp_path: Path, witness: Witness) -> None:
-    """With a GCS that keeps its tables on disk the job comes back by itself: nobody connects."""
-    with ClusterUnderTest(tmp_path, rocksdb=True) as cluster:
+REMEMBERS = pytest.mark.parametrize("memory", [Memory.ROCKSDB, Memory.REDIS])
+
+
+@contextlib.contextmanager
+def remembering(folder: Path, memory: Memory) -> Iterator[ClusterUnderTest]:
+    """A head and another node; the GCS keeps its tables when it dies."""
+    if memory is Memory.REDIS and shutil.which("redis-server") is None:
+        pytest.skip("there is no redis-server here")
+    with ClusterUnderTest(folder, memory=memory) as cluster:
         cluster.add_node()
+        yield cluster
+
+
+@REMEMBERS
+def test_the_head_restarts_and_remembers_its_actors(tmp_path: Path, witness: Witness, memory: Memory) -> None:
+    """With a GCS that keeps its tables the job comes back by itself: nobody connects."""
+    with remembering(tmp_path, memory) as cluster:
         job = Running(cluster, witness, "remembered")
         stories.head_restarts_by_itself(job)
         finish(job)
 
 
-def test_the_gcs_restarts_below_living_nodes(tmp_path: Path, witness: Witness) -> None:
+@REMEMBERS
+def test_the_gcs_restarts_below_living_nodes(tmp_path: Path, witness: Witness, memory: Memory) -> None:
     """The GCS is away for some seconds: hosts keep working, and nothing is taken for dead."""
-    with ClusterUnderTest(tmp_path, rocksdb=True) as cluster:
-        cluster.add_node()
+    with remembering(tmp_path, memory) as cluster:
         job = Running(cluster, witness, "gcs")
         stories.gcs_restarts(job)
         finish(job)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,35 @@ def test_the_line_to_the_store_is_blocked_and_cut(proxied: ClusterUnderTest, wit
         threading.Event().wait(8)
     job.until(lambda m: m.event == "told", stories.now())
     finish(job)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB, whose folder `store` a cluster below its parent uses."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], check=False)
+    if mounted.returncode:
+        pytest.skip("only root can mount a small file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_the_disk_of_the_store_is_full_for_a_while(small: Path, witness: Witness) -> None:
+    """Writes fail, or the store ends itself; with room on the disk and a store that runs the job goes on, complete."""
+    with ClusterUnderTest(small.parent) as cluster:
+        cluster.add_node()
+        job = Running(cluster, witness, "full")
+        filler = small / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 16))
+        time.sleep(12)
+        filler.unlink()
+        cluster.store.start()  # it runs, or is started again, as its keeper does
+        finish(job)
 
 
 @pytest.mark.parametrize("how", [REFUSES, TOOK_IT], ids=["refused", "taken"])
