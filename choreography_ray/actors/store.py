@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from choreography_ray.actors.clean import create_cleanly
 from choreography_ray.actors.names import STORE
 from choreography_ray.actors.ray_api import SERVICE, create, find, here
+from choreography_ray.errors import EmbeddedStoreUnavailable
 from choreography_ray.storage.embedded import EmbeddedStore
+
+log = logging.getLogger(__name__)
 
 KEEPERS_NAMESPACE = "choreography-stores"
 LOOK_SECONDS = 1.0
 
 
 class StoreKeeper:
-    """Starts the store of a data directory, and starts it again when it died. Its URL stays the same if it can."""
+    """Starts the store of a data directory, and starts it again when it died or gave up. Its URL stays if it can."""
 
     def __init__(self, directory: str) -> None:
         self._store = EmbeddedStore(Path(directory))
@@ -36,8 +40,13 @@ class StoreKeeper:
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if not self._store.is_owner:
-                self._url = await asyncio.to_thread(self._store.start)
+            try:
+                self._url = await asyncio.to_thread(self._look)
+            except EmbeddedStoreUnavailable as error:  # a disk that is full may have room later
+                log.warning("the store in %s is tried again: %s", self._store.directory, error)
+
+    def _look(self) -> str:
+        return self._url if self._store.is_owner and not self._store.is_broken else self._store.start()
 
 
 def keeper_handle(directory: Path) -> Any:

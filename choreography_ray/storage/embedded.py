@@ -7,6 +7,8 @@ What matters of secantusdb 0.7 [S15]:
 * Without `--config` it reads `secantusd.toml` of the working directory or the home; ours is written here.
 * It says that it is a replica set of one, so clients need `directConnection=true`; it takes majority and journal.
 * WiredTiger locks its files: two servers on one directory are impossible, and the second one exits.
+* When its disk is full its engine gives up for good: it answers a ping, and an internal error to all else, also when
+  there is room again. Started anew it has all that it acknowledged.
 * It finds documents by `_id` and by equality on an index; ranges of `_id` are scans, and a sorted query reads all
   that matches before its limit. `storage.mongo` asks accordingly.
 """
@@ -25,12 +27,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import bson
+from bson.errors import InvalidBSON
+from bson.raw_bson import RawBSONDocument
 
 from choreography_ray.errors import EmbeddedStoreUnavailable
 
@@ -64,6 +68,12 @@ class EmbeddedStore:
     def is_owner(self) -> bool:
         """True when this object started the server that runs."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_broken(self) -> bool:
+        """True when the server that is ours says that it can do nothing any more: it must be started again."""
+        reply = _ask(self._last_port()) if self.is_owner else None
+        return reply is not None and reply.get("code") == _INTERNAL_ERROR
 
     @property
     def pid(self) -> int | None:
@@ -219,20 +229,27 @@ def find_endpoint(directory: Path | str) -> str | None:
 
 
 def _answers(port: int) -> bool:
-    """Whether a server of MongoDB's protocol answers a ping."""
-    body = b"\0\0\0\0\0" + bson.encode({"ping": 1, "$db": "admin"})
+    """Whether a server of MongoDB's protocol is there and well."""
+    reply = _ask(port)
+    return reply is not None and reply.get("ok") == 1
+
+
+def _ask(port: int) -> Mapping[str, Any] | None:
+    """A server's reply to a question that its engine must answer, in short; None when there is none."""
+    body = b"\0\0\0\0\0" + bson.encode({"find": "nothing", "limit": 1, "$db": "admin"})
     try:
         with socket.create_connection(("127.0.0.1", port), _PING_SECONDS) as connection:
             connection.settimeout(_PING_SECONDS)
             connection.sendall(struct.pack("<iiii", 16 + len(body), 1, 0, _OP_MSG) + body)
             answer = connection.makefile("rb")
             length, _, _, code = struct.unpack("<iiii", answer.read(16))
-            return code == _OP_MSG and b"ok" in answer.read(length - 16)
-    except (OSError, struct.error):
-        return False
+            return RawBSONDocument(answer.read(length - 16)[5:]) if code == _OP_MSG else None
+    except (OSError, struct.error, InvalidBSON):
+        return None
 
 
 _OP_MSG = 2013
+_INTERNAL_ERROR = 1
 
 
 def _free_port(wanted: int) -> int:

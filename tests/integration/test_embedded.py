@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,6 +110,42 @@ def test_acknowledged_writes_are_there_after_kill_9_and_a_restart(store: Embedde
         return {result.ordinal for result in found}
 
     assert set(acknowledged) <= asyncio.run(read())
+
+
+def test_a_store_whose_disk_was_full_is_started_again_and_has_all_that_it_acknowledged(tmp_path: Path) -> None:
+    """Its engine gives up for good, and it says so; with room on the disk `start` mends it."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", folder], check=False)
+    if mounted.returncode:
+        pytest.skip("only root can mount a small file system")
+    store = EmbeddedStore(folder)
+    written = 0
+
+    async def fill(storage: MongoStorage) -> None:
+        nonlocal written
+        await storage.open()
+        while True:
+            await storage.save_results(JOB, [KeptResult(written, StepId(str(written)), "x" * 100_000)])
+            written += 1
+
+    async def count(storage: MongoStorage) -> int:
+        return len(await storage.read_results(JOB, take=10_000))
+
+    try:
+        url = store.start()
+        (folder / "filler").write_bytes(bytes(shutil.disk_usage(folder).free - (4 << 20)))
+        assert not store.is_broken
+        with pytest.raises(StorageUnavailable):
+            asyncio.run(once(url, fill))
+        assert store.is_broken
+        (folder / "filler").unlink()
+        assert store.start() == url
+        assert not store.is_broken
+        assert asyncio.run(once(url, count)) in (written, written + 1)
+    finally:
+        store.stop()
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def test_whoever_comes_first_owns_the_directory_and_others_use_it(store: EmbeddedStore) -> None:
