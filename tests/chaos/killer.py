@@ -28,7 +28,7 @@ class Blow(NamedTuple):
         """The next one."""
         kind = random.choices(list(weights), list(weights.values()))[0]
         stopped = random.uniform(0.2, 4.0) if random.random() < 0.2 else 0.0
-        return cls(random.uniform(0.2, 1.5), kind, stopped, random.random())
+        return cls(random.uniform(0.3, 3.0), kind, stopped, random.random())
 
     def __str__(self) -> str:
         return f"{self.kind} {'killed' if not self.stopped else f'stopped for {self.stopped:.1f} s'}"

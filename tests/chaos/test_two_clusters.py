@@ -37,7 +37,7 @@ def second(tmp_path: Path, first: ClusterUnderTest) -> Iterator[ClusterUnderTest
     folder = tmp_path / "second"
     folder.mkdir()
     cluster = ClusterUnderTest(folder, lease=LEASE)
-    cluster.url = first.store_url
+    cluster.url = cluster.store_url = first.store_url
     with cluster:
         yield cluster
 
