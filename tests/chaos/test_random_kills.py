@@ -66,7 +66,7 @@ def run(cluster: ClusterUnderTest, witness: Witness, seed: int, kills: int = KIL
         check_nothing_left(cluster, witness, driver, job_id)
     except BaseException:
         full = "CHAOS_FULL=1 " if "CHAOS_FULL" in os.environ else ""
-        print(f"repeat: {full}CHAOS_SEED={seed} python -m pytest -m chaos tests/chaos/test_random_kills.py")
+        print(f"repeat: {full}CHAOS_SEED={seed} python -m pytest -n 0 -m chaos tests/chaos/test_random_kills.py")
         print("\n".join(killer.log))
         raise
     finally:

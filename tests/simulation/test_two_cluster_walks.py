@@ -71,6 +71,7 @@ def hang(supervisor: SimSupervisor, chance: random.Random) -> None:
     supervisor.process.cut()
     for job in supervisor.cluster.jobs.values():
         if job.process is not None and supervisor.cluster.store._documents[job.job_id].plan:
+            job.zombies.append(job.process)  # whoever took the job over meets it
             job.cut(job.process, seconds, noticed_after=10_000.0, with_hosts=True)
 
 
