@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NewType
@@ -202,6 +203,8 @@ class JobRecord(Frozen):
     status: JobStatus
     labels: dict[str, str] = {}
     details: str = ""
+    options: dict[str, str] = {}
+    """Its options that differ from the defaults, as text [S15]."""
     progress: Progress = Progress()
     stage: int | None = None
     created_at: datetime
@@ -217,6 +220,43 @@ class JobRecord(Frozen):
     job's hooks add to its state."""
     max_document_bytes: int = 0
     """What the store takes for one document: a job that comes near is told to be `TooLarge` [S12.4]."""
+
+
+class SpanKind(StrEnum):
+    """Of what a span of a timeline tells."""
+
+    STEP = "STEP"
+    """An actor of its own performed a step, from its creation to its end."""
+    HOST = "HOST"
+    """A warm actor lived, and performed steps of which no times are kept."""
+    FAILED_ATTEMPT = "FAILED_ATTEMPT"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that went on for a while on a node. `ended_at` is None while it goes on."""
+
+    kind: SpanKind
+    what: str
+    node: str
+    began_at: datetime
+    ended_at: datetime | None = None
+    stage: int | None = None
+    """Of a warm actor: None, as it serves whichever stage is open."""
+    told: str = ""
+
+
+class Timeline(Frozen):
+    """What is known of when things of a job happened: its statuses from the store, its hosts from its cluster."""
+
+    job_id: JobId
+    status: JobStatus
+    created_at: datetime
+    history: tuple[HistoryEntry, ...] = ()
+    spans: tuple[Span, ...] = ()
+    """In the order in which they began."""
+    unknown: tuple[str, ...] = ()
+    """What cannot be told, and why: a sentence each."""
 
 
 class FindingKind(StrEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from choreography_ray.model import JobRecord, JobStatus, Progress, StageProgress
+from choreography_ray.options import JobsOptions
 from choreography_ray.records import Counts, JobDocument, StageCounts
 from choreography_ray.storage.documents import job_size
 from choreography_ray.storage.sizes import MAX_DOCUMENT_BYTES
@@ -39,6 +40,7 @@ def record_of(document: JobDocument, recounted: Sequence[StageCounts] | None = N
         status=document.status,
         labels=document.labels,
         details=document.details,
+        options=_told(document.options),
         progress=progress_of(document, recounted),
         stage=document.stage,
         created_at=document.created_at,
@@ -51,3 +53,7 @@ def record_of(document: JobDocument, recounted: Sequence[StageCounts] | None = N
         document_bytes=job_size(document),
         max_document_bytes=MAX_DOCUMENT_BYTES,
     )
+
+
+def _told(options: JobsOptions) -> dict[str, str]:
+    return {name: str(getattr(options, name)) for name in options.model_dump(exclude_defaults=True)}

@@ -35,6 +35,9 @@ class ActorInfo:
     cause: str
     has_failed_to_start: bool
     """Its constructor raised, or its runtime_env could not be made, or nothing can ever place it."""
+    began: float = 0.0
+    ended: float = 0.0
+    """When its process was ready, and when it ended, in seconds since 1970; zero while it was not, or is not over."""
 
     @property
     def is_gone(self) -> bool:
@@ -66,6 +69,8 @@ def _row(data: Any) -> ActorInfo:
         data.pid,
         _cause(data.death_cause),
         kind in _START_FAILURES,
+        data.start_time / 1000,
+        data.end_time / 1000,
     )
 
 

@@ -67,7 +67,7 @@ def show_job(
             return
         record = handle.record()
         failures = [] if as_json else first_failures(handle, record)
-        retries = [] if as_json else handle.steps(JobStepStatus.AWAITING_RETRY, take=SHOWN_FAILURES)
+        retries = () if as_json else handle.steps(JobStepStatus.AWAITING_RETRY, take=SHOWN_FAILURES)
     if as_json:
         show_json(record)
         return

@@ -23,8 +23,9 @@ from choreography_ray.client.asynchronous import (
 )
 from choreography_ray.client.cluster import RayCluster
 from choreography_ray.client.handle import AsyncJobHandle
+from choreography_ray.client.listing import JobList, StepList
 from choreography_ray.client.mapping import pages_of
-from choreography_ray.display import plain_html, repr_html
+from choreography_ray.display import SHOWN_FAILURES, job_html, register_views, step_html, text_html
 from choreography_ray.errors import ChoreographyError, StartJobError, StartReport
 from choreography_ray.job import Job
 from choreography_ray.model import (
@@ -39,6 +40,7 @@ from choreography_ray.model import (
     StepId,
     StepOutput,
     StepRecord,
+    Timeline,
     Verification,
 )
 from choreography_ray.options import ClusterOptions, JobsOptions
@@ -105,6 +107,7 @@ class Choreography:
         self.home = home
         self._is_closed = False
         _open.add(self)
+        register_views()
 
     @classmethod
     def connect(
@@ -206,9 +209,9 @@ class Choreography:
         created_before: datetime | None = None,
         skip: int = 0,
         take: int = 100,
-    ) -> list[JobRecord]:
+    ) -> JobList:
         """See `AsyncChoreography.jobs`."""
-        return self._loop.run(self._client.jobs(type, statuses, labels, created_before, skip, take))
+        return JobList(self._loop.run(self._client.jobs(type, statuses, labels, created_before, skip, take)))
 
     def throttle(self) -> dict[str, Any] | None:
         """See `AsyncChoreography.throttle`."""
@@ -258,11 +261,11 @@ class JobHandle:
         return f"<JobHandle {self.job_id}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of it: its record as of now, or its id where that cannot be read."""
+        """What a notebook shows of it: where it stands now and what can be done, or why that cannot be read."""
         try:
-            return repr_html(self.record())
+            return self.read(_page)
         except ChoreographyError as error:
-            return plain_html(f"{self!r}: {error}")
+            return text_html(f"{self!r}: {error}\nThe ids of what is stored: choreography.jobs()")
 
     def read(self, work: Callable[[AsyncJobHandle], Coroutine[Any, Any, T]]) -> T:
         """Do something that needs the store alone, over whichever connection there is."""
@@ -296,9 +299,9 @@ class JobHandle:
 
     def steps(
         self, status: JobStepStatus | Collection[JobStepStatus] | None = None, take: int | None = None
-    ) -> list[StepRecord]:
+    ) -> StepList:
         """Every step of its plan, in order, or those of one status or of several; at most `take`."""
-        return list(self._iterate(lambda job: job.steps(status, take)))
+        return StepList(self._iterate(lambda job: job.steps(status, take)))
 
     def step(self, step_id: str) -> StepHandle:
         """One step by its id; whether there is one shows when it is read."""
@@ -320,13 +323,22 @@ class JobHandle:
         """See `AsyncJobHandle.explain`."""
         return self.read(lambda job: job.explain())
 
+    def timeline(self) -> Timeline:
+        """See `AsyncJobHandle.timeline`."""
+        return self.read(lambda job: job.timeline())
+
     def output(self, step_id: str, size: int = 65_536) -> StepOutput:
         """See `AsyncJobHandle.output`."""
         return self.read(lambda job: job.output(step_id, size))
 
     def wait(self, timeout: float | timedelta | None = None, progress: bool = True) -> JobRecord:
-        """Wait until the job has ended, or is stopped and accounted."""
-        return self.control(lambda job: job.wait(timeout, progress))
+        """Wait until the job has ended, or is stopped and accounted. Ctrl-C ends the wait, and not the job."""
+        try:
+            return self.control(lambda job: job.wait(timeout, progress))
+        except KeyboardInterrupt as interrupt:
+            told = f"job {self.job_id!r} goes on; follow it again with choreography.job({self.job_id!r}).wait()"
+            interrupt.add_note(f"{told}, end it with .stop()")
+            raise
 
     def stop(self) -> None:
         """See `AsyncJobHandle.stop`."""
@@ -349,6 +361,11 @@ class JobHandle:
         self.control(lambda job: job.remove(timeout, force=force))
 
 
+async def _page(job: AsyncJobHandle) -> str:
+    record = await job.record()
+    return job_html(record, await job.failures(SHOWN_FAILURES) if record.progress.failed else ())
+
+
 class StepHandle:
     """One step of a job, by id; see `AsyncStepHandle`. It pickles, as its job's handle does."""
 
@@ -359,6 +376,13 @@ class StepHandle:
 
     def __repr__(self) -> str:
         return f"<StepHandle {self.step_id} of {self.job_id}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it."""
+        try:
+            return step_html(self.record())
+        except ChoreographyError as error:
+            return text_html(f"{self!r}: {error}")
 
     def record(self) -> StepRecord:
         """All that is told of it."""

@@ -20,8 +20,9 @@ from choreography_ray.client.control import Controller, Unanswered
 from choreography_ray.client.logs import output_of
 from choreography_ray.client.reading import Reader
 from choreography_ray.client.step import AsyncStepHandle
+from choreography_ray.client.timeline import timeline_of
 from choreography_ray.core.explaining import Explained
-from choreography_ray.display import SHOWN_FAILURES, LiveProgress
+from choreography_ray.display import SHOWN_FAILURES, LiveView, live_view
 from choreography_ray.engine.rest import Request, RequestKind, RetryFailed
 from choreography_ray.errors import (
     ChoreographyError,
@@ -53,6 +54,7 @@ from choreography_ray.model import (
     StepId,
     StepOutput,
     StepRecord,
+    Timeline,
     Verification,
 )
 from choreography_ray.storage.protocol import JobStorage
@@ -140,6 +142,17 @@ class AsyncJobHandle:
                     actor = await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
                     explained = await actor.explain.remote()
         return await self._reader.explain(explained)
+
+    async def timeline(self) -> Timeline:
+        """When what happened, as far as store and cluster know it, and what they do not know.
+
+        A notebook shows it as a plot. Raises `JobNotFound`, `StorageUnavailable`.
+        """
+        return await timeline_of(self._reader, self._connection.ray_namespace)
+
+    async def failures(self, take: int = 100) -> list[StepRecord]:
+        """The first steps that failed, with their attempts, without reading the plan: type and stage are not told."""
+        return await self._reader.failed_steps(take)
 
     async def output(self, step_id: str, size: int = 65_536) -> StepOutput:
         """The last `size` bytes of what a step's process printed and logged, or why it cannot be had [S16].
@@ -242,7 +255,7 @@ class AsyncJobHandle:
     async def _wait(self, progress: bool) -> JobRecord:
         record = await self.record()
         with contextlib.ExitStack() as stack:
-            live = stack.enter_context(LiveProgress()) if progress else None
+            live = stack.enter_context(live_view()) if progress else None
             ended = asyncio.ensure_future(self._ended())
 
             def give_up() -> None:  # on whichever it is by then
@@ -260,7 +273,7 @@ class AsyncJobHandle:
                     ended = asyncio.ensure_future(self._pause())
                 record = await self._after_removal()
 
-    async def _new_failures(self, record: JobRecord, live: LiveProgress) -> list[StepRecord]:
+    async def _new_failures(self, record: JobRecord, live: LiveView) -> list[StepRecord]:
         """What to tell of failures: nothing is read while there is nothing new."""
         if record.progress.failed <= live.failures_told or not live.wants_failures:
             return []

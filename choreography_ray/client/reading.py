@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from choreography_ray.client.step_records import StepRecords
 from choreography_ray.code import LoadedCode, load_code
 from choreography_ray.codec import decode
 from choreography_ray.core.explaining import Explained, explain_stored
-from choreography_ray.core.ledger import recount
+from choreography_ray.core.ledger import Ledger, recount
 from choreography_ray.engine.hooks import told
 from choreography_ray.engine.verification import verify_job
 from choreography_ray.errors import JobNotFound, StorageUnavailable
@@ -28,7 +28,7 @@ from choreography_ray.model import (
     Waiting,
 )
 from choreography_ray.progress import record_of
-from choreography_ray.records import JobDocument, KeptResult, LedgerSegment, StepCode, StepKind
+from choreography_ray.records import FailedStep, JobDocument, KeptResult, LedgerSegment, StepCode, StepKind
 from choreography_ray.storage.protocol import JobStorage
 
 PAGE = 1_000
@@ -97,9 +97,25 @@ class Reader:
                 status=JobStepStatus.COMPLETED_WITH_FAILURE,
                 attempt=failed.attempt,
                 failure=told(failed.attempts[-1]) if failed.attempts else None,
+                attempts=tuple(told(attempt) for attempt in failed.attempts),
             )
-            for failed in await self._storage.read_failures(self.job_id, take=take)
+            for failed in await self.failures(take)
         ]
+
+    async def failures(self, take: int) -> list[FailedStep]:
+        """The first failed steps in plan order, with all that is kept of their attempts."""
+        return await self._storage.read_failures(self.job_id, take=take)
+
+    async def ids(self, document: JobDocument, ordinals: Iterable[int]) -> dict[int, StepId]:
+        """The ids of these steps, as far as the plan is there."""
+        return await self._steps.ids(document, ordinals)
+
+    async def ledger(self, document: JobDocument) -> Ledger | None:
+        """Where each step stands; None before there is a plan, and once a finished job was cleared."""
+        if document.plan is None or document.is_cleared:
+            return None
+        kinds, segments = await self._ledger(document)
+        return Ledger(kinds, segments, document.plan.segment_steps) if segments else None
 
     async def step(self, step_id: StepId) -> StepRecord:
         """One step. Raises `StepNotFound`."""

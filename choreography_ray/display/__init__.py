@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from choreography_ray.display.live import SHOWN_FAILURES, SHOWN_STAGES, Rate, shown_stages
-from choreography_ray.display.notebook import plain_html, repr_html
+from choreography_ray.display.cells import CellProgress, kernel_shell, publisher, register_views
+from choreography_ray.display.live import SHOWN_FAILURES, SHOWN_STAGES, LiveView, Rate, shown_stages
+from choreography_ray.display.notebook import job_html, jobs_html, step_html, steps_html, text_html
 from choreography_ray.display.tables import (
     FittingTable,
     cell,
@@ -34,6 +35,7 @@ __all__ = [
     "SHOWN_STAGES",
     "FittingTable",
     "LiveProgress",
+    "LiveView",
     "Rate",
     "cell",
     "clean",
@@ -44,16 +46,26 @@ __all__ = [
     "failure_text",
     "format_duration",
     "format_size",
+    "job_html",
     "job_table",
     "job_view",
+    "jobs_html",
+    "live_view",
     "moment",
-    "plain_html",
-    "repr_html",
+    "register_views",
     "shown_stages",
     "stage_table",
     "status_text",
+    "step_html",
     "step_table",
+    "steps_html",
     "summary",
     "table_of",
+    "text_html",
     "troubles",
 ]
+
+
+def live_view() -> LiveView:
+    """In a notebook's cell where there is one, else in the terminal, or as plain lines."""
+    return CellProgress(publisher()) if kernel_shell() is not None else LiveProgress()

@@ -1,11 +1,13 @@
-"""What does a live view need to know beside the latest record? The rate, and which stages to show."""
+"""What is a live view, and what must it know beside the latest record? The rate, and which stages to show."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Protocol, Self
 
-from choreography_ray.model import JobRecord, StageProgress
+from choreography_ray.model import JobRecord, StageProgress, StepRecord
 
 SHOWN_FAILURES = 20
 """Failures that a live view tells one by one; further ones are only counted."""
@@ -13,6 +15,30 @@ SHOWN_STAGES = 10
 """Stages that a live view has a bar for; the others are folded into one line."""
 RATE_WINDOW = 30.0
 """Seconds over which the rate is measured."""
+
+
+class LiveView(Protocol):
+    """Shows a job while it runs, as a context: whatever happens inside, it leaves things in order."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def update(self, record: JobRecord, failures: Sequence[StepRecord] = ()) -> None:
+        """Show `record`, and those of `failures` that were not told before."""
+        ...
+
+    @property
+    def failures_told(self) -> int:
+        """How many failures were told one by one."""
+        ...
+
+    @property
+    def wants_failures(self) -> bool:
+        """False once enough were told: the caller may save itself reading them."""
+        ...
 
 
 class Rate:

@@ -120,18 +120,6 @@ def test_text_of_a_user_reaches_the_terminal_as_text(view: Any) -> None:
     assert "[bold]loud[/bold] :smile: second" in " ".join(text.split())
 
 
-def test_a_notebook_shows_hostile_text_escaped() -> None:
-    page = display.repr_html(a_job(job_id=HOSTILE, error="<img src=x onerror=alert(1)>"))
-    assert "<script>" not in page
-    assert "<img" not in page
-    assert "&lt;script&gt;" in page
-
-
-def test_a_notebook_shows_a_line_of_text_as_text() -> None:
-    """As where a handle's job cannot be read."""
-    assert display.plain_html("<b>\x1b[31m") == "<pre>&lt;b&gt;[31m</pre>"
-
-
 def test_long_text_is_cut_and_a_short_one_is_not() -> None:
     assert display.clean("abc", 3) == "abc"
     assert display.clean("abcd", 3) == "ab…"
