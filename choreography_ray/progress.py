@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from choreography_ray.model import JobRecord, JobStatus, Progress, StageProgress
 from choreography_ray.options import JobsOptions
@@ -56,4 +57,5 @@ def record_of(document: JobDocument, recounted: Sequence[StageCounts] | None = N
 
 
 def _told(options: JobsOptions) -> dict[str, str]:
-    return {name: str(getattr(options, name)) for name in options.model_dump(exclude_defaults=True)}
+    values = {name: getattr(options, name) for name in options.model_dump(exclude_defaults=True)}
+    return {name: f"{v.total_seconds():g} s" if isinstance(v, timedelta) else str(v) for name, v in values.items()}

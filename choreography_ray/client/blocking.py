@@ -338,7 +338,7 @@ class JobHandle:
         except KeyboardInterrupt as interrupt:
             told = f"job {self.job_id!r} goes on; follow it again with choreography.job({self.job_id!r}).wait()"
             interrupt.add_note(f"{told}, end it with .stop()")
-            raise
+            raise interrupt.with_traceback(None) from None
 
     def stop(self) -> None:
         """See `AsyncJobHandle.stop`."""

@@ -17,7 +17,7 @@ from choreography_ray.records import FailedStep, JobDocument
 
 log = logging.getLogger(__name__)
 
-MAX_FAILED_STEPS = 1_000
+MAX_FAILED_STEPS = 200
 """Failed steps whose attempts a timeline reads; with more it says that it is not all."""
 MAX_NAMED_STEPS = 200
 """Steps that a timeline calls by their ids; with more they are numbers, as their plan would have to be read whole."""

@@ -14,6 +14,7 @@ from choreography_ray.model import JobStatus, JobStepStatus, StageProgress
 GREEN, RED, AMBER, VIOLET, BLUE, GREY = "#2f9e58", "#e0524d", "#c9860d", "#9167d8", "#2d8fcf", "#8a8f98"
 LINE = "1px solid rgba(128,128,128,.35)"
 _CELL = f"text-align:left;vertical-align:top;padding:3px 12px 3px 0;border-bottom:{LINE};background:none"
+_SHORT_COLUMNS = frozenset({"began", "created", "due", "status", "steps", "took", "until", "when"})
 _MONO = "font-family:monospace;white-space:pre-wrap;overflow-wrap:anywhere;font-size:90%;margin:4px 0"
 
 _COLOURS: dict[str, str] = {
@@ -89,8 +90,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Content]]) -> Element:
     """A row for each; columns that would be empty throughout are left out."""
     given = list(rows)
     used = [i for i in range(len(columns)) if not given or any(_is_told(row[i]) for row in given)]
+    styles = [f"{_CELL};white-space:nowrap" if name in _SHORT_COLUMNS else _CELL for name in columns]
     head = tag("tr", *(tag("th", columns[i], style=f"{_CELL};font-weight:600;opacity:.75") for i in used))
-    body = [tag("tr", *(tag("td", row[i], style=_CELL) for i in used), style="background:none") for row in given]
+    body = [tag("tr", *(tag("td", row[i], style=styles[i]) for i in used), style="background:none") for row in given]
     style = "border-collapse:collapse;margin:4px 0;border:none"
     return tag("table", tag("thead", head), tag("tbody", *body), style=style)
 
@@ -101,7 +103,7 @@ def _is_told(content: Content) -> bool:
 
 def grid(rows: Iterable[Sequence[Content]]) -> Element:
     """Names and what there is to say to each; rows that end with nothing are left out."""
-    style = "text-align:left;vertical-align:top;padding:1px 14px 1px 0;border:none;background:none"
+    style = "text-align:left;vertical-align:middle;padding:1px 14px 1px 0;border:none;background:none"
     told = [
         tag("tr", *(tag("td", part, style=style) for part in row), style="background:none")
         for row in rows
@@ -110,19 +112,19 @@ def grid(rows: Iterable[Sequence[Content]]) -> Element:
     return tag("table", tag("tbody", *told), style="border-collapse:collapse;border:none;margin:4px 0")
 
 
-def bar(counts: StageProgress) -> Element:
-    """What became of the steps, as coloured shares of one bar."""
+def bar(counts: StageProgress, width: int = 260) -> Element:
+    """What became of the steps, as coloured shares of one bar of so many pixels."""
     shares = (
         ("succeeded", counts.succeeded, GREEN),
         ("failed", counts.failed, RED),
         ("stopped", counts.stopped, VIOLET),
         ("unreachable", counts.unreachable, AMBER),
     )
-    width = 100 / max(counts.total, done_of(counts), 1)
+    share = 100 / max(counts.total, done_of(counts), 1)
     parts = [
-        tag("div", title=f"{number} {name}", style=f"width:{number * width:.3f}%;min-width:2px;background:{colour}")
+        tag("div", title=f"{number} {name}", style=f"width:{number * share:.3f}%;min-width:2px;background:{colour}")
         for name, number, colour in shares
         if number
     ]
-    frame = "display:flex;width:260px;height:12px;margin:5px 0;border-radius:3px;overflow:hidden"
+    frame = f"display:flex;width:{width}px;height:12px;margin:5px 0;border-radius:3px;overflow:hidden"
     return tag("div", *parts, style=f"{frame};background:rgba(128,128,128,.25)")

@@ -101,7 +101,7 @@ def _advice(record: JobRecord) -> Content:
         next_calls = (("its steps", "job.steps()"), ("run the failed ones again", "job.retry_failed_steps()"))
     else:
         next_calls = (("its steps", "job.steps()"), ("when what happened", "job.timeline()"))
-    told = [part for what, call in next_calls for part in (f"{what}: ", code(call), "  ")]
+    told = [part for what, call in next_calls for part in (f"{what} ", code(call), " \u00a0 ")]
     return tag("div", *told, style="opacity:.8;margin:4px 0")
 
 
@@ -194,7 +194,7 @@ def jobs_html(records: Sequence[JobRecord], now: datetime | None = None) -> str:
             record.job_id,
             record.type_name,
             status_mark(record.status),
-            bar(record.progress),
+            bar(record.progress, 100),
             _numbers(record.progress),
             moment(record.created_at),
             format_duration(elapsed(record, now)),

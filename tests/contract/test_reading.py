@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from choreography_ray.client.reading import Reader
+from choreography_ray.client.timeline import MAX_FAILED_STEPS, timeline_of
 from choreography_ray.core.explaining import Explained, Waits
 from choreography_ray.engine.verification import verify_job
 from choreography_ray.errors import StepNotFound, StorageUnavailable
-from choreography_ray.model import FindingKind, HostId, JobId, JobStatus, JobStepStatus, StepId, WaitReason
+from choreography_ray.model import FindingKind, HostId, JobId, JobStatus, JobStepStatus, SpanKind, StepId, WaitReason
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import (
     Beside,
@@ -214,6 +215,17 @@ async def test_steps_are_read_by_status_with_what_is_known_of_their_failures(sto
         await reader.step(StepId("p1200"))
     counted = [step_id async for step_id in reader.counted_steps()]
     assert counted == [step.step_id for step in every]
+
+
+async def test_a_timeline_without_a_cluster_tells_failed_attempts_and_what_is_not_known(storage: JobStorage) -> None:
+    """Of more failed steps than are read it says so; each span has its step's stage."""
+    job_id = JobId("job")
+    await copy(await asyncio.to_thread(a_finished_job), job_id, storage)
+    timeline = await timeline_of(Reader(storage, job_id), "")
+    assert timeline.history[-1].status is timeline.status
+    assert {(span.kind, span.stage) for span in timeline.spans} == {(SpanKind.FAILED_ATTEMPT, n) for n in (0, 1)}
+    assert len({span.what for span in timeline.spans}) == MAX_FAILED_STEPS
+    assert len(timeline.unknown) == 3
 
 
 async def test_a_waiting_retry_tells_its_due_time_and_last_failure_and_is_explained(storage: JobStorage) -> None:
