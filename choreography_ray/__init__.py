@@ -39,6 +39,7 @@ from choreography_ray.errors import (
     StorageUnavailable,
     TooLarge,
     UnknownJobType,
+    UnreadableRecord,
 )
 from choreography_ray.job import Job, JobState, StepDetails
 from choreography_ray.model import (
@@ -150,6 +151,7 @@ __all__ = [
     "StorageUnavailable",
     "TooLarge",
     "UnknownJobType",
+    "UnreadableRecord",
     "Verification",
     "WaitReason",
     "Waiting",

@@ -275,6 +275,20 @@ class TooLarge(ChoreographyError):
         return f"{self.what} takes {self.size:,} bytes, the limit is {self.limit:,}"
 
 
+class UnreadableRecord(ChoreographyError):
+    """A job's stored record is of a form that this version does not know. Lists of jobs leave it out and log this."""
+
+    def __init__(self, job_id: str, schema_version: int, why: str) -> None:
+        super().__init__()
+        self.job_id = job_id
+        self.schema_version = schema_version
+        self.why = why
+
+    def describe(self) -> str:
+        what = f"the record of job {self.job_id!r} (schema {self.schema_version}) cannot be read by this version"
+        return f"{what}: {self.why}; read it with the version that wrote it"
+
+
 class StorageUnavailable(ChoreographyError):
     """The database did not answer; whether a write was applied is not known."""
 

@@ -24,7 +24,7 @@ from choreography_ray.model import (
     StageFailureBehavior,
     StepId,
 )
-from choreography_ray.options import JobsOptions
+from choreography_ray.options import MAX_COUNT, JobsOptions
 from choreography_ray.step import JobStep
 
 HOOKS: Mapping[str, tuple[str, ...]] = {
@@ -310,7 +310,7 @@ def effective_options(job_class: type[Job[Any, Any]], base: JobsOptions) -> Jobs
     if job_class.options is not None:
         overrides = {name: getattr(job_class.options, name) for name in job_class.options.model_fields_set}
     if job_class.max_active_steps is not None:
-        overrides["max_active_steps_per_job"] = job_class.max_active_steps
+        overrides["max_active_steps_per_job"] = max(0, min(job_class.max_active_steps, MAX_COUNT))
     return base.model_copy(update=overrides)
 
 

@@ -16,6 +16,7 @@ from choreography_ray.authoring.context import BlockingStepContext, ResultsPage,
 from choreography_ray.authoring.result import JobStepResult, ResultKind, describe_exception
 from choreography_ray.errors import InvalidJobType
 from choreography_ray.model import StepHosting
+from choreography_ray.options import MAX_COUNT
 
 __all__ = [
     "AsyncCancellation",
@@ -128,8 +129,8 @@ class JobStep(Generic[TRequest, TResult, TState], metaclass=checks.Authored):
         checks.check_ray_options(title, cls.ray_options)
         checks.require_kind(title, "hosting", cls.hosting, StepHosting)
         checks.require_kind(title, "steps_per_actor", cls.steps_per_actor, int)
-        if cls.steps_per_actor < 1:
-            raise InvalidJobType(title, f"steps_per_actor must be at least 1, not {cls.steps_per_actor}")
+        if not 1 <= cls.steps_per_actor <= MAX_COUNT:
+            raise InvalidJobType(title, f"steps_per_actor must be 1 to {MAX_COUNT:,}, not {cls.steps_per_actor}")
         if cls.step_timeout is not None:
             checks.require_kind(title, "step_timeout", cls.step_timeout, timedelta)
             if cls.step_timeout <= timedelta(0):

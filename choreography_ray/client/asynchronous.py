@@ -24,7 +24,7 @@ from choreography_ray.actors.throttle import throttle_handle
 from choreography_ray.authoring.checks import require_subclass
 from choreography_ray.client.cluster import RayCluster, embedded_url
 from choreography_ray.client.handle import AsyncJobHandle
-from choreography_ray.client.mapping import MapPlan, async_pages_of
+from choreography_ray.client.mapping import MapPlan, async_pages_of, save_code
 from choreography_ray.code import describe_code, describe_made_code
 from choreography_ray.codec import encode
 from choreography_ray.core.commands import ReportStart
@@ -36,6 +36,7 @@ from choreography_ray.errors import (
     ClusterUnavailable,
     InvalidJobType,
     JobRemoved,
+    NotStorable,
     StartJobError,
     StartJobReason,
     StartReport,
@@ -221,8 +222,11 @@ class AsyncChoreography:
         """
         if self._cluster is None:
             raise ClusterUnavailable("", "this client was connected for reading only")
-        document = await self._new_document(job_class, request, job_id, labels)
+        require_startable(job_class, request)
+        ref, captured = await asyncio.to_thread(describe_code, job_class)
+        document = self._document(job_class, ref, request, job_id, labels)
         await self._ask_admission(job_class, request, document)
+        await save_code(self._storage, ref, captured)
         if not await self._storage.insert_job(document):
             handle = self._handle(document.job_id)
             raise StartJobError(StartJobReason.ALREADY_STARTED, document.job_id, job=handle)
@@ -255,11 +259,11 @@ class AsyncChoreography:
         job_class, step_class = classes_for(fn)
         title = title_of(fn)
         job_class.type_name = check_id("name", name) if name is not None else title
-        code = await asyncio.to_thread(describe_made_code, job_class, step_class, fn)
+        ref, captured = await asyncio.to_thread(describe_made_code, job_class, step_class, fn)
         request = MapRequest(function=title)
-        document = await self._document(job_class, code, request, None, None)
+        document = self._document(job_class, ref, request, None, None)
         await self._ask_admission(job_class, request, document)
-        return MapPlan(self._storage, document, step_class)
+        return MapPlan(self._storage, document, step_class, captured)
 
     async def start_map(self, plan: MapPlan) -> AsyncJobHandle:
         """Start a map that has all its items."""
@@ -291,47 +295,27 @@ class AsyncChoreography:
             reason = StartJobReason.NOT_ADMITTED if is_refused else StartJobReason.ADMISSION_UNANSWERED
             raise StartJobError(reason, document.job_id, (answer.why,))
 
-    async def _new_document(
-        self,
-        job_class: type[Job[TRequest, Any]],
-        request: TRequest,
-        job_id: str | None,
-        labels: Mapping[str, str] | None,
-    ) -> JobDocument:
-        require_subclass("start", "what is started", job_class, Job)
-        name = job_class.__qualname__
-        if not job_class.is_concrete:
-            raise InvalidJobType(name, "it is abstract: derive from it and give it all types and methods")
-        if not isinstance(request, job_class.request_type):
-            wanted, got = job_class.request_type.__name__, type(request).__name__
-            raise InvalidJobType(name, f"its request must be a {wanted}, not a {got}")
-        code = await asyncio.to_thread(describe_code, job_class)
-        return await self._document(job_class, code, request, job_id, labels)
-
-    async def _document(
+    def _document(
         self,
         job_class: type[Job[Any, Any]],
-        code: tuple[CodeRef, bytes | None],
+        code: CodeRef,
         request: BaseModel,
         job_id: str | None,
         labels: Mapping[str, str] | None,
     ) -> JobDocument:
         chosen = JobId(uuid.uuid4().hex if job_id is None else check_id("job id", job_id))
-        ref, captured = code
-        if captured is not None:
-            await self._storage.save_code(ref.digest, captured, {"module": ref.module, "qualname": ref.qualname})
         at = datetime.now(UTC)
         return JobDocument(
             job_id=chosen,
             type_name=label_of(job_class),
-            code=ref,
+            code=code,
             request=encode(request, "request"),
             state=encode(job_class.state_type(), "state"),
             options=effective_options(job_class, self._options),
             created_at=at,
             updated_at=at,
             history=(HistoryEntry(at=at, status=JobStatus.PREPARING_JOB),),
-            labels={str(k): str(v) for k, v in (labels or {}).items()},
+            labels=checked_labels(labels or {}),
             is_background=job_class.start_steps_in_background,
             actor_name=job_actor(chosen),
             keep_results=job_class.keep_results,
@@ -393,6 +377,28 @@ class AsyncChoreography:
         except (ValueError, RayError):
             return None
         return snapshot
+
+
+def require_startable(job_class: Any, request: object) -> None:
+    """Raise `InvalidJobType` for what is no job, or not ready to be one, and for a request of another class."""
+    require_subclass("start", "what is started", job_class, Job)
+    name = job_class.__qualname__
+    if not job_class.is_concrete:
+        raise InvalidJobType(name, "it is abstract: derive from it and give it all types and methods")
+    if not isinstance(request, job_class.request_type):
+        wanted, got = job_class.request_type.__name__, type(request).__name__
+        raise InvalidJobType(name, f"its request must be a {wanted}, not a {got}")
+
+
+def checked_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Names and values as text. Raises `NotStorable` for what is not Unicode: it would come back as something else."""
+    chosen = {str(name): str(value) for name, value in labels.items()}
+    for name, value in chosen.items():
+        try:
+            (name + value).encode()
+        except UnicodeEncodeError:
+            raise NotStorable(f"labels[{name!r}]", "it has half of a surrogate pair, which is not Unicode") from None
+    return chosen
 
 
 def connect_settings(mongo_url: str | None, namespace: str | None) -> Settings:

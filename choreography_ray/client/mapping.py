@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -21,7 +22,7 @@ from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.errors import Fenced, NotStorable, StartJobError, StartJobReason, StorageUnavailable, TooLarge
 from choreography_ray.mapping import MapItem, MapStep
 from choreography_ray.model import JobId, JobStatus, StepId
-from choreography_ray.records import SEGMENT_STEPS, JobDocument, PlannedStep, PlanRef, PlanSegment, StepKind
+from choreography_ray.records import SEGMENT_STEPS, CodeRef, JobDocument, PlannedStep, PlanRef, PlanSegment, StepKind
 from choreography_ray.storage.protocol import JobStorage
 
 log = logging.getLogger(__name__)
@@ -35,8 +36,11 @@ SIGN_SECONDS = 60.0
 class MapPlan:
     """The plan of one map, while it is being saved. After an error, and on any other way out, `give_up`."""
 
-    def __init__(self, storage: JobStorage, document: JobDocument, step_class: type[MapStep]) -> None:
+    def __init__(
+        self, storage: JobStorage, document: JobDocument, step_class: type[MapStep], captured: bytes | None
+    ) -> None:
         self.document = document
+        self._captured = captured
         self._storage = storage
         self._step_class = step_class
         self._clock = SystemClock()
@@ -71,8 +75,7 @@ class MapPlan:
         """Make it a job with a plan. An empty one is left for the job to find out. Raises `StartJobError`."""
         if not self._plan_fence:
             self.document = replace(self.document, request=_marked_empty(self.document.request))
-            if not await self._certain(lambda: self._storage.insert_job(self.document)):
-                raise self._taken()
+            await self._insert()
             self._is_started = True
             return self.document
         cls = self._step_class
@@ -102,10 +105,14 @@ class MapPlan:
         return self.document.job_id
 
     async def _begin(self) -> None:
-        if not await self._certain(lambda: self._storage.insert_job(self.document)):
-            raise self._taken()
+        await self._insert()
         # The job's own fence stays as it is: its actor is the first to raise it, and begins rather than recovers.
         self._plan_fence = await self._certain(lambda: self._storage.next_number("fence"))
+
+    async def _insert(self) -> None:
+        await self._certain(lambda: save_code(self._storage, self.document.code, self._captured))
+        if not await self._certain(lambda: self._storage.insert_job(self.document)):
+            raise StartJobError(StartJobReason.ALREADY_STARTED, self._job_id)
 
     def _planned(self, ordinal: int, item: Any) -> PlannedStep:
         try:
@@ -130,8 +137,12 @@ class MapPlan:
     def _invalid(self, why: str) -> StartJobError:
         return StartJobError(StartJobReason.INVALID_STEP_PLAN, self._job_id, (why,))
 
-    def _taken(self) -> StartJobError:
-        return StartJobError(StartJobReason.ALREADY_STARTED, self._job_id)
+
+async def save_code(storage: JobStorage, ref: CodeRef, captured: bytes | None) -> None:
+    """Save the copy that a job is about to point at, right before its record: unused ones are deleted in time."""
+    if captured is not None:
+        about = {"module": ref.module, "qualname": ref.qualname}
+        await storage.save_code(ref.digest, captured, about, datetime.now(UTC))
 
 
 def _marked_empty(request: Any) -> Any:

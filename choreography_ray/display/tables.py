@@ -186,4 +186,4 @@ def cell(text: str) -> Text:
 
 def status_text(status: JobStatus | JobStepStatus) -> Text:
     """A status in its colour."""
-    return Text(status.value, style=_STYLES.get(status, ""))
+    return Text(str(status), style=_STYLES.get(status, ""))

@@ -236,10 +236,14 @@ class Supervisor:
             self._cleaning = self._spawn(self._clean())
 
     async def _clean(self) -> None:
-        """One round: old jobs, the oldest first, then what late writers left of removed ones."""
+        """One round: old jobs, the oldest first, what late writers left of removed ones, and code that nobody uses.
+
+        A start saves its code and then its record: one that dies in between is as dead as one without a plan.
+        """
         try:
             await self._expire()
             await self._sweep()
+            await self._storage.delete_unused_code(self._clock.instant().at - self._options.dead_job_threshold)
         except Exception as error:  # noqa: BLE001 - the next round finds all that is left
             log.warning("cleaning up was cut short: %s", error)
 

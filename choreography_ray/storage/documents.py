@@ -12,12 +12,14 @@ people: BSON has no place for it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
 import bson
 
+from choreography_ray.errors import UnreadableRecord
 from choreography_ray.model import HistoryEntry, HostId, JobId, JobStatus, StepHosting, StepId
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import (
@@ -63,7 +65,15 @@ from choreography_ray.storage.packing import (
     unpacked_attempts,
     unpacked_moments,
 )
-from choreography_ray.storage.sizes import are_small, check_job, check_size, checked_size, parts, payload_size
+from choreography_ray.storage.sizes import (
+    are_small,
+    check_job,
+    check_labels,
+    check_size,
+    checked_size,
+    parts,
+    payload_size,
+)
 
 Document = dict[str, Any]
 _T = TypeVar("_T")
@@ -119,11 +129,16 @@ def label(name: str, value: str) -> Document:
 
 def _history(entry: HistoryEntry) -> Document:
     more = {plain_text(name): value for name, value in (entry.model_extra or {}).items()}
-    return {**more, "at": at(entry.at), "status": entry.status.value, "why": plain_text(entry.why)}
+    return {**more, "at": at(entry.at), "status": str(entry.status), "why": plain_text(entry.why)}
+
+
+_STATUSES = frozenset(JobStatus)
 
 
 def _as_history(stored: Document) -> HistoryEntry:
-    read = {**stored, "at": datetime.fromisoformat(stored["at"]), "status": JobStatus(stored["status"])}
+    status = stored["status"]  # what a newer version called it stays in the history as it is
+    known = JobStatus(status) if status in _STATUSES else status
+    read = {**stored, "at": datetime.fromisoformat(stored["at"]), "status": known}
     return HistoryEntry.model_construct(set(read), **read)
 
 
@@ -219,6 +234,7 @@ _JOB_FIELDS = tuple(f.name for f in dataclasses.fields(JobDocument) if f.name !=
 
 def job_document(document: JobDocument) -> Document:
     """A whole job."""
+    check_labels(document.job_id, document.labels)
     check_job(document.job_id, payload_size(document.request), document.state)
     head = {"_id": address(document.job_id), "job": document.job_id, "schema_version": SCHEMA_VERSION}
     return head | job_fields(document, _JOB_FIELDS)
@@ -229,20 +245,36 @@ def job_size(document: JobDocument) -> int:
     return len(bson.encode(job_document(document)))
 
 
+def _readable(read: Callable[[Document], _T]) -> Callable[[Document], _T]:
+    """What a job's record does not tell this version becomes `UnreadableRecord`: one of them must not end a list."""
+
+    @functools.wraps(read)
+    def try_to_read(stored: Document) -> _T:
+        try:
+            return read(stored)
+        except (ValueError, KeyError, TypeError) as error:
+            why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise UnreadableRecord(stored["job"], int(stored.get("schema_version", 0)), why) from error
+
+    return try_to_read
+
+
+@_readable
 def as_job(stored: Document) -> JobDocument:
-    """A job that was stored, perhaps by an older or a newer version."""
+    """A job that was stored, perhaps by an older or a newer version. Raises `UnreadableRecord`."""
     known: dict[str, Any] = {"request": None, "state": None} | known_fields(JobDocument, stored)
     read = {name: _JOB_FORMS[name][1](value) if name in _JOB_FORMS else value for name, value in known.items()}
     return JobDocument(job_id=JobId(stored["job"]), **read)
 
 
 _BRIEF_FIELDS = tuple(f.name for f in dataclasses.fields(JobBrief) if f.name not in {"job_id", "has_plan", "cluster"})
-BRIEF = dict.fromkeys(("job", "plan.fence", "owner.cluster", *_BRIEF_FIELDS), 1)
+BRIEF = dict.fromkeys(("job", "schema_version", "plan.fence", "owner.cluster", *_BRIEF_FIELDS), 1)
 """What is read of a job for its brief."""
 
 
+@_readable
 def as_brief(stored: Document) -> JobBrief:
-    """A job's brief, from what `BRIEF` names."""
+    """A job's brief, from what `BRIEF` names. Raises `UnreadableRecord`."""
     known = known_fields(JobBrief, stored)
     read = {name: _JOB_FORMS[name][1](value) if name in _JOB_FORMS else value for name, value in known.items()}
     owner: Document = stored.get("owner") or {}

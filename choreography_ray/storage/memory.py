@@ -39,7 +39,14 @@ from choreography_ray.records import (
 )
 from choreography_ray.storage.packing import address
 from choreography_ray.storage.protocol import JobFilter
-from choreography_ray.storage.sizes import MAX_PAYLOAD_BYTES, PART_BYTES, check_job, check_size, payload_size
+from choreography_ray.storage.sizes import (
+    MAX_PAYLOAD_BYTES,
+    PART_BYTES,
+    check_job,
+    check_labels,
+    check_size,
+    payload_size,
+)
 
 _Kept = TypeVar("_Kept")
 
@@ -93,7 +100,7 @@ class MemoryStorage:
         self._documents: dict[JobId, JobDocument] = {}
         self._jobs: dict[JobId, _Job] = {}
         self._removed: dict[RemovedJob, datetime] = {}
-        self._code: dict[str, bytes] = {}
+        self._code: dict[str, tuple[bytes, datetime]] = {}
         self._cluster = ClusterOptions()
         self._numbers: dict[str, int] = {}
 
@@ -108,6 +115,7 @@ class MemoryStorage:
     async def insert_job(self, document: JobDocument) -> bool:
         there = self._documents.get(document.job_id)
         if there is None:
+            check_labels(document.job_id, document.labels)
             check_job(document.job_id, payload_size(document.request), document.state)
             self._documents[document.job_id] = _sealed_job(document)
             return True
@@ -436,11 +444,19 @@ class MemoryStorage:
 
     # ---- the namespace
 
-    async def save_code(self, digest: str, captured: bytes, about: dict[str, Any]) -> None:
-        self._code.setdefault(digest, bytes(captured))
+    async def save_code(self, digest: str, captured: bytes, about: dict[str, Any], now: datetime) -> None:
+        there, _ = self._code.get(digest, (bytes(captured), now))
+        self._code[digest] = there, now
 
     async def read_code(self, digest: str) -> bytes | None:
-        return self._code.get(digest)
+        captured, _ = self._code.get(digest, (None, None))
+        return captured
+
+    async def delete_unused_code(self, before: datetime) -> None:
+        used = {document.code.digest for document in self._documents.values()}
+        self._code = {
+            digest: (captured, at) for digest, (captured, at) in self._code.items() if digest in used or at >= before
+        }
 
     async def read_cluster_options(self) -> ClusterOptions:
         return self._cluster

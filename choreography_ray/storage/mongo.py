@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -43,7 +44,7 @@ from pymongo.errors import (
 )
 
 from choreography_ray.codec import encode
-from choreography_ray.errors import ChoreographyError, StorageUnavailable, TooLarge
+from choreography_ray.errors import ChoreographyError, StorageUnavailable, TooLarge, UnreadableRecord
 from choreography_ray.model import HostId, JobId, JobStatus, StepId
 from choreography_ray.options import ClusterOptions
 from choreography_ray.records import (
@@ -69,6 +70,8 @@ from choreography_ray.storage.documents import Document
 from choreography_ray.storage.packing import address, at, order_of, stored_run
 from choreography_ray.storage.protocol import JobFilter
 from choreography_ray.storage.sizes import MAX_DOCUMENT_BYTES, PART_BYTES, payload_size
+
+log = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -243,7 +246,8 @@ class MongoStorage:
         if wanted.created_before is not None:
             query["created_at"] = {"$lt": at(wanted.created_before)}
         order = [("created_at", pymongo.DESCENDING), ("_id", pymongo.ASCENDING)]
-        return [docs.as_job(stored) async for stored in self._in("jobs").find(query).sort(order).skip(skip).limit(take)]
+        found = self._in("jobs").find(query).sort(order).skip(skip).limit(take)
+        return list(_readable([stored async for stored in found], docs.as_job))
 
     @_answering
     async def raise_fence(
@@ -300,9 +304,8 @@ class MongoStorage:
             later: list[Document] = [{"created_at": {"$gt": moment}}, {"created_at": moment, "_id": {"$gt": place}}]
             query = {"$and": [query, {"$or": later}]}
         order = [("created_at", pymongo.ASCENDING), ("_id", pymongo.ASCENDING)]
-        return [
-            docs.as_brief(found) async for found in self._in("jobs").find(query, docs.BRIEF).sort(order).limit(take)
-        ]
+        found = self._in("jobs").find(query, docs.BRIEF).sort(order).limit(take)
+        return list(_readable([stored async for stored in found], docs.as_brief))
 
     @_answering
     async def removed_jobs(self, before: datetime, take: int = 100) -> list[RemovedJob]:
@@ -575,19 +578,24 @@ class MongoStorage:
     # ---- the namespace
 
     @_answering
-    async def save_code(self, digest: str, captured: bytes, about: dict[str, Any]) -> None:
+    async def save_code(self, digest: str, captured: bytes, about: dict[str, Any], now: datetime) -> None:
         """Two captures of the same code differ in their bytes: the parts of a copy are told from those of another by
         what they hold, and one copy, whole by then, is named by a document of its own.
+
+        Head and parts that are found get the new date before anything rests on them: from then on none is deleted.
         """
+        dated = {"$set": {"saved_at": at(now)}}
+        there = await self._in("code").find_one_and_update({"_id": address(digest)}, dated)
+        if there is not None:
+            found = {"digest": digest, "copy": there["copy"], "part": {"$exists": True}}
+            if (await self._in("code").update_many(found, dated)).matched_count == there["parts"]:
+                return
         copy = hashlib.sha256(captured).hexdigest()
         cut = [captured[begin : begin + PART_BYTES] for begin in range(0, len(captured), PART_BYTES)]
-        head = {"digest": digest, "copy": copy, "schema_version": SCHEMA_VERSION}
-        await self._insert(
-            "code",
-            [head | {"_id": address(digest, copy, part), "part": part, "data": data} for part, data in enumerate(cut)],
-        )
-        named = {"_id": address(digest), "parts": len(cut), "about": encode(about)}
-        await self._insert("code", [head | named])
+        head = {"digest": digest, "copy": copy, "schema_version": SCHEMA_VERSION, **dated["$set"]}
+        parts = [head | {"_id": address(digest, copy, part), "part": part, "data": d} for part, d in enumerate(cut)]
+        await self._replace("code", parts)
+        await self._replace("code", [head | {"_id": address(digest), "parts": len(cut), "about": encode(about)}])
 
     @_answering
     async def read_code(self, digest: str) -> bytes | None:
@@ -597,6 +605,12 @@ class MongoStorage:
         addresses = [address(digest, head["copy"], part) for part in range(head["parts"])]
         found = {part["part"]: part["data"] async for part in self._in("code").find({"_id": {"$in": addresses}})}
         return b"".join(found[part] for part in sorted(found)) if len(found) == len(addresses) else None
+
+    @_answering
+    async def delete_unused_code(self, before: datetime) -> None:
+        used = await self._in("jobs").distinct("code.digest")
+        old = {"$not": {"$gte": at(before)}}  # copies of an older version have no date
+        await self._in("code").delete_many({"digest": {"$nin": used}, "saved_at": old})
 
     @_answering
     async def read_cluster_options(self) -> ClusterOptions:
@@ -682,6 +696,15 @@ class MongoStorage:
 _UNTIL_VISIBLE = 0.005
 """Seconds until one looks again for what a majority has not confirmed yet."""
 _LAST_ORDINAL = 2**31 - 1
+
+
+def _readable(found: Iterable[Document], read: Callable[[Document], _R]) -> Iterator[_R]:
+    """The records that this version can read; of each other one a sentence is logged."""
+    for stored in found:
+        try:
+            yield read(stored)
+        except UnreadableRecord as error:
+            log.warning("a job is left out of a list: %s", error)
 
 
 def _batch() -> str:

@@ -73,11 +73,13 @@ class JobStorage(Protocol):
         ...
 
     async def read_job(self, job_id: JobId) -> JobDocument | None:
-        """The job, or None when the store says for certain that there is none."""
+        """The job, or None when the store says for certain that there is none. Raises `UnreadableRecord`."""
         ...
 
     async def list_jobs(self, wanted: JobFilter, skip: int = 0, take: int = 100) -> list[JobDocument]:
-        """Jobs that match, newest first (`created_at`, then the id's address)."""
+        """Jobs that match, newest first (`created_at`, then the id's address). A page is short of those of its records
+        that this version cannot read; each is logged.
+        """
         ...
 
     async def raise_fence(
@@ -285,12 +287,23 @@ class JobStorage(Protocol):
 
     # ---- the namespace
 
-    async def save_code(self, digest: str, captured: bytes, about: dict[str, Any]) -> None:
-        """Keep a captured copy of code under its digest, of any size; the first that is whole there stays."""
+    async def save_code(self, digest: str, captured: bytes, about: dict[str, Any], now: datetime) -> None:
+        """Keep a captured copy of code under its digest, of any size; the first that is whole there stays.
+
+        Either way it counts as saved `now`: from then on `delete_unused_code` spares it for a while, or as long as a
+        job points at it.
+        """
         ...
 
     async def read_code(self, digest: str) -> bytes | None:
         """A captured copy of code."""
+        ...
+
+    async def delete_unused_code(self, before: datetime) -> None:
+        """Delete the copies that no job points at and that were last saved before a moment.
+
+        One that is saved again meanwhile is there, whole, when `save_code` returns.
+        """
         ...
 
     async def read_cluster_options(self) -> ClusterOptions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import bson
@@ -14,6 +14,8 @@ MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 """What MongoDB takes for one document."""
 MAX_PAYLOAD_BYTES = 15 * 1024 * 1024
 """One value; the rest of a document is left for what surrounds it."""
+MAX_LABELS_BYTES = 64 * 1024
+"""Names and values of all labels of a job: by them jobs are found, and lists of jobs show them."""
 PART_BYTES = 8 * 1024 * 1024
 """Lists that may be of any size are split into documents of about this size."""
 
@@ -33,6 +35,12 @@ def payload_size(payload: Payload) -> int:
 def checked_size(what: str, payload: Payload) -> int:
     """Its size in bytes. Raises `TooLarge` that names `what` when no document could hold it."""
     return check_size(what, payload_size(payload), MAX_PAYLOAD_BYTES)
+
+
+def check_labels(job_id: str, labels: Mapping[str, str]) -> None:
+    """Raise `TooLarge` for labels that would take the place of what else a job's document holds."""
+    size = sum(len(text.encode("utf-8", "backslashreplace")) for label in labels.items() for text in label)
+    check_size(f"job {job_id!r}: labels", size, MAX_LABELS_BYTES)
 
 
 def check_job(job_id: str, request_bytes: int, state: Payload) -> None:

@@ -182,7 +182,7 @@ async def save(storage: JobStorage, what: Recorded) -> None:
     await storage.save_step_documents(job_id, what.steps)
     await storage.save_failures(job_id, what.failures)
     await storage.save_results(job_id, what.results)
-    await storage.save_code(*what.code, {"module": "app.jobs"})
+    await storage.save_code(*what.code, {"module": "app.jobs"}, NOW)
     await storage.save_cluster_options(what.options)
 
 

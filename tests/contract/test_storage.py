@@ -41,6 +41,7 @@ from choreography_ray.records import (
     StepDocument,
     StepKind,
 )
+from choreography_ray.storage import mongo
 from choreography_ray.storage.protocol import JobFilter, JobStorage
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123457, tzinfo=UTC)
@@ -851,8 +852,8 @@ async def test_code_is_kept_under_its_digest(storage: JobStorage) -> None:
     assert len(captured) > 16 * MIB
     assert await storage.read_code("d") is None
     for _ in range(2):
-        await storage.save_code("d", captured, {"a.b": 1, "module": "app"})
-    await storage.save_code("e", b"", {})
+        await storage.save_code("d", captured, {"a.b": 1, "module": "app"}, NOW)
+    await storage.save_code("e", b"", {}, NOW)
     assert await storage.read_code("d") == captured
     assert await storage.read_code("e") == b""
 
@@ -860,11 +861,53 @@ async def test_code_is_kept_under_its_digest(storage: JobStorage) -> None:
 async def test_copies_of_one_code_are_never_mixed(storage: JobStorage) -> None:
     """Two captures of the same code differ in their bytes; the digest names one of them, whole [S13]."""
     copies = [bytes([i]) * (9 * MIB) for i in range(4)]
-    await asyncio.gather(*(storage.save_code("d", captured, {}) for captured in copies))
+    await asyncio.gather(*(storage.save_code("d", captured, {}, NOW) for captured in copies))
     first = await storage.read_code("d")
     assert first in copies
-    await storage.save_code("d", b"another", {})
+    await storage.save_code("d", b"another", {}, NOW)
     assert await storage.read_code("d") == first
+
+
+@pytest.fixture
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of code lie in several documents."""
+    monkeypatch.setattr(mongo, "PART_BYTES", 10)
+
+
+@pytest.mark.usefixtures("_small_parts")
+async def test_code_goes_when_no_job_points_at_it_and_it_was_not_saved_lately(storage: JobStorage) -> None:
+    """That of a job stays as long as the job; that of a start whose record is not there yet, for a while."""
+    long_ago, lately = NOW - timedelta(hours=3), NOW - timedelta(minutes=1)
+    for digest in ("used", "idle", "again"):
+        await storage.save_code(digest, digest.encode() * 5, {}, long_ago)
+    await storage.save_code("fresh", b"fresh", {}, lately)
+    await storage.save_code("again", b"another capture of it", {}, lately)
+    await storage.insert_job(job(code=CodeRef("m", "q", "used")))
+    await storage.delete_unused_code(NOW - timedelta(hours=1))
+    assert await storage.read_code("idle") is None
+    for digest in ("used", "again"):
+        assert await storage.read_code(digest) == digest.encode() * 5
+    assert await storage.read_code("fresh") == b"fresh"
+    await storage.delete_job(job(code=CodeRef("m", "q", "used")))
+    await storage.delete_unused_code(NOW)
+    assert [await storage.read_code(digest) for digest in ("used", "again", "fresh")] == [None] * 3
+    await storage.save_code("used", b"captured anew", {}, NOW)
+    assert await storage.read_code("used") == b"captured anew"
+
+
+@pytest.mark.usefixtures("_small_parts")
+async def test_code_that_is_saved_while_unused_code_is_deleted_is_whole(storage: JobStorage) -> None:
+    """However the two meet, what `save_code` has returned for is there."""
+    copies = [capture * 30 for capture in (b"old", b"new", b"other")]
+    for turn in range(30):
+        digest = f"d{turn}"
+        await storage.save_code(digest, copies[0], {}, NOW - timedelta(hours=2))
+        await asyncio.gather(
+            storage.save_code(digest, copies[1], {}, NOW),
+            storage.delete_unused_code(NOW - timedelta(hours=1)),
+            storage.save_code(digest, copies[2], {}, NOW),
+        )
+        assert await storage.read_code(digest) in copies
 
 
 async def test_explicit_cluster_options_replace_and_others_stay(storage: JobStorage) -> None:
@@ -910,6 +953,8 @@ async def test_what_no_document_can_hold_is_refused_with_its_size(storage: JobSt
         storage.save_failures(JOB, [failed(0, state=huge)]),
         storage.save_results(JOB, [KeptResult(0, StepId("s"), huge)]),
     ]
+    with pytest.raises(TooLarge, match=r"job 'large': labels takes 65,539 bytes, the limit is 65,536"):
+        await storage.insert_job(job("large", labels={"why": "x" * 65_536}))
     for call in refused:
         with pytest.raises(TooLarge) as caught:
             await call

@@ -10,10 +10,12 @@ from typing import Any
 import pymongo
 import pytest
 
-from choreography_ray.model import JobStatus
+from choreography_ray.errors import UnreadableRecord
+from choreography_ray.model import JobId, JobStatus
 from choreography_ray.options import ClusterOptions
 from choreography_ray.records import JobDocument, Run
 from choreography_ray.storage.mongo import MongoStorage, database_name
+from choreography_ray.storage.protocol import JobFilter
 from tests.contract.recorded import FENCE, JOB_ID, NOW, recorded, stored_documents
 
 Database = Any
@@ -61,6 +63,30 @@ async def test_what_0_1_wrote_is_read_as_it_was(database: Database, mongo_url: s
     await storage.open()
     assert await read_all(storage) == recorded()
     assert await storage.prepared_segments(JOB_ID, FENCE) == {0, 1}
+    await storage.close()
+
+
+async def test_a_job_in_a_status_of_a_newer_version_is_left_out_of_lists_and_told_by_name(
+    database: Database, mongo_url: str, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others are listed; whoever asks for that one is told why. A history may tell of statuses of any version."""
+    newer = database["jobs"].find_one()
+    change = {"_id": "newer", "job": "newer", "status": "PAUSED", "schema_version": 7}
+    database["jobs"].insert_one(newer | change)
+    database["jobs"].update_one({"_id": newer["_id"]}, {"$set": {"history.0.status": "QUEUED"}})
+    storage = MongoStorage(mongo_url, namespace)
+    await storage.open()
+    (found,) = await storage.list_jobs(JobFilter())
+    assert found.job_id == JOB_ID
+    assert found.history[0].status == "QUEUED"
+    told = "the record of job 'newer' (schema 7) cannot be read by this version: 'PAUSED' is not a valid JobStatus"
+    assert told in caplog.text
+    with pytest.raises(UnreadableRecord) as caught:
+        await storage.read_job(JobId("newer"))
+    assert str(caught.value).startswith(told)
+    later = replace(found, save=found.save + 1, history=(*found.history, found.history[-1]))
+    assert await storage.save_job(later, {"history"})
+    assert database["jobs"].find_one({"_id": newer["_id"]})["history"][0]["status"] == "QUEUED"
     await storage.close()
 
 

@@ -43,7 +43,7 @@ def opened(world: World) -> tuple[MapPlan, SimJob]:
     actor = SimJob(world, JOB, LivingCode(job_class))
     actor.code.types[type_reference(step_class)] = step_class
     world.jobs[JOB] = actor
-    return MapPlan(world.store, document, step_class), actor
+    return MapPlan(world.store, document, step_class, b"captured"), actor
 
 
 @asynccontextmanager
@@ -204,7 +204,7 @@ def test_a_store_that_is_away_for_a_while_costs_time_and_nothing_else() -> None:
 
     async def play() -> None:
         plan, actor = opened(world)
-        flaky = MapPlan(Flaky(), replace(plan.document), plan._step_class)  # type: ignore[arg-type]
+        flaky = MapPlan(Flaky(), replace(plan.document), plan._step_class, b"captured")  # type: ignore[arg-type]
         async with upload(flaky, range(PAGE_STEPS + 7)):
             actor.live()
         await actor.ended

@@ -491,6 +491,22 @@ def test_new_options_hold_without_a_restart() -> None:
     run(story())
 
 
+def test_code_that_no_job_points_at_goes_with_the_next_round() -> None:
+    """Not that of a start which may still be about to write its record [S13]."""
+
+    async def story() -> None:
+        world = World()
+        await options(world, dead_job_threshold=timedelta(minutes=10), cleanup_cadence=timedelta(seconds=60))
+        SimSupervisor(world)
+        await world.store.save_code("digest", b"code", {}, world.clock.instant().at)
+        await asyncio.sleep(590.0)
+        assert await world.store.read_code("digest") == b"code"
+        await asyncio.sleep(80.0)
+        assert await world.store.read_code("digest") is None
+
+    run(story())
+
+
 async def clean_over(faults: list[Fault]) -> int:
     """Retention of three jobs, cut somewhere; then all is gone, and the ids are free."""
     world = World()

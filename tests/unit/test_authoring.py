@@ -37,7 +37,7 @@ from choreography_ray.job import (
     label_of,
 )
 from choreography_ray.model import MAX_MESSAGE, MAX_TRACEBACK, JobId, Progress, StepHosting, StepId
-from choreography_ray.options import JobsOptions
+from choreography_ray.options import MAX_COUNT, JobsOptions
 from choreography_ray.step import JobStep, JobStepState
 
 
@@ -196,7 +196,7 @@ async def awaits_with_blocking_context(self: Any, state: State, context: Blockin
         (lambda: make_step(ray_options=[1]), "ray_options must map names"),
         (lambda: make_step(ray_options={1: 1}), "ray_options must map names"),
         (lambda: make_step(hosting="SHARED_ACTORS"), "hosting must be of type StepHosting"),
-        (lambda: make_step(steps_per_actor=0), "steps_per_actor must be at least 1, not 0"),
+        (lambda: make_step(steps_per_actor=0), "steps_per_actor must be 1 to 2,147,483,647, not 0"),
         (lambda: make_step(steps_per_actor=True), "steps_per_actor must be of type int, not True"),
         (lambda: make_step(step_timeout=5), "step_timeout must be of type timedelta, not 5"),
         (lambda: make_step(step_timeout=timedelta(0)), "step_timeout must be positive"),
@@ -270,6 +270,7 @@ def test_the_options_of_a_class_override_only_what_they_set() -> None:
     effective = effective_options(made, base)
     assert (effective.max_step_attempts, effective.max_history, effective.step_retry_jitter) == (1, 7, 0.5)
     assert effective.max_active_steps_per_job == 0
+    assert effective_options(make_job(max_active_steps=10**30), base).max_active_steps_per_job == MAX_COUNT
     assert effective_options(Plan, base) == base
 
 
