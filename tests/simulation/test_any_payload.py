@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,24 +17,46 @@ from choreography_ray.job import Job, JobState
 from choreography_ray.model import JobId, JobStatus, StepHosting
 from choreography_ray.options import JobsOptions
 from choreography_ray.step import JobStep, JobStepState
+from choreography_ray.storage.memory import MemoryStorage
 from choreography_ray.testing.asking import ask, rest
 from choreography_ray.testing.faults import Cut, Fault
 from choreography_ray.testing.loop import run
 from tests.simulation.jobs import Piece
 from tests.simulation.world import World
-from tests.unit.test_codec import Access, Anything, Base, Box, Color, Level, Name, Pair, Point, Sub, same, values
+from tests.unit.test_codec import (
+    Access,
+    Anything,
+    Base,
+    Box,
+    Color,
+    Everything,
+    Level,
+    Name,
+    Pair,
+    Point,
+    Sub,
+    same,
+    spoiled,
+    values,
+)
 
 JOB = JobId("job")
-CLASSES = (Access, Anything, Base, Box, Color, Level, Name, Pair, Point, Sub)
+CLASSES = (Access, Anything, Base, Box, Color, Everything, Level, Name, Pair, Point, Sub)
 """So that the simulation finds them in this module."""
 
 
 class Parcel(BaseModel):
-    """A step's request; its own value, and one that only comes up as its result when `is_refused`."""
+    """A step's request."""
 
-    model_config = {"arbitrary_types_allowed": True}
     value: Any = None
-    is_refused: bool = False
+
+
+class Sent(NamedTuple):
+    """What a step is given and gives back; whether the second is to be refused."""
+
+    value: Any
+    result: Any
+    is_refused: bool
 
 
 class ParcelState(JobStepState):
@@ -43,11 +65,11 @@ class ParcelState(JobStepState):
 
 
 class Deliver(JobStep[Parcel, Any, ParcelState]):
-    """Checkpoints its value, and gives it back."""
+    """Checkpoints its value, and gives another back."""
 
     hosting = StepHosting.SHARED_ACTORS
     checkpoint_after_every_batch = True
-    sent: ClassVar[dict[str, Any]] = {}
+    sent: ClassVar[dict[str, Sent]] = {}
     wrong: ClassVar[list[str]] = []
 
     def initialize_state(self, request: Parcel) -> None:
@@ -59,7 +81,7 @@ class Deliver(JobStep[Parcel, Any, ParcelState]):
             self.wrong.append(what)
 
     async def perform_step(self, state: ParcelState, context: Any) -> Any:
-        sent = self.sent[context.step_id]
+        sent = self.sent[context.step_id].value
         self.check(same(state.parcel.value, sent), f"{context.step_id}: its request")
         self.check(all(same(one, sent) for one in state.seen), f"{context.step_id}: its checkpoint")
         await asyncio.sleep(0.5)
@@ -70,7 +92,7 @@ class Deliver(JobStep[Parcel, Any, ParcelState]):
 
         await context.invoke_on_actor(note)
         await asyncio.sleep(0.5)
-        return [sent, len] if state.parcel.is_refused else sent
+        return self.sent[context.step_id].result
 
 
 class Parcels(BaseModel):
@@ -97,11 +119,12 @@ class Post(Job[Parcels, Received]):
             self.state.refused.append(step_id)
 
 
-async def deliver(world: World, parcels: list[Parcel], stop_at: float) -> None:
+async def deliver(world: World, sent: list[Sent], stop_at: float) -> None:
     """Start, stop, resume, and look at all that came back."""
-    Deliver.sent = {str(i): parcel.value for i, parcel in enumerate(parcels)}
+    Deliver.sent = {str(i): one for i, one in enumerate(sent)}
     Deliver.wrong.clear()
-    job = await world.start(Post, Parcels(parcels=parcels), options=JobsOptions(max_step_crashes=9))
+    parcels = Parcels(parcels=[Parcel(value=one.value) for one in sent])
+    job = await world.start(Post, parcels, options=JobsOptions(max_step_crashes=9))
     await asyncio.sleep(stop_at)
     await ask(job, RequestKind.STOP)
     if await rest(job) is JobStatus.STOPPED:
@@ -111,7 +134,7 @@ async def deliver(world: World, parcels: list[Parcel], stop_at: float) -> None:
     assert not Deliver.wrong
     assert document.status.is_final
     resolve = job.code.resolve
-    expected = {step_id: value for step_id, value in Deliver.sent.items() if not parcels[int(step_id)].is_refused}
+    expected = {step_id: one.result for step_id, one in Deliver.sent.items() if not one.is_refused}
     results = {kept.step_id: decode(kept.value, resolve) for kept in await world.store.read_results(JOB)}
     state = decode(document.state, resolve)
     for found in (results, state.values):
@@ -119,32 +142,40 @@ async def deliver(world: World, parcels: list[Parcel], stop_at: float) -> None:
         assert all(same(found[step_id], expected[step_id]) for step_id in expected)
     failures = await world.store.read_failures(JOB)
     assert [f.step_id for f in failures] == sorted(state.refused) == sorted(Deliver.sent.keys() - expected.keys())
-    assert all("NotStorable" in f.attempts[-1].error_type and "[1]" in f.attempts[-1].message for f in failures)
+    assert all("NotStorable" in f.attempts[-1].error_type and "result" in f.attempts[-1].message for f in failures)
     for failure in failures:
         kept = decode(failure.state, resolve)
-        assert same(kept.parcel.value, Deliver.sent[failure.step_id])
+        assert same(kept.parcel.value, Deliver.sent[failure.step_id].value)
+
+
+anything_sent = st.builds(Sent, values, values, st.just(False)) | st.builds(Sent, values, spoiled, st.just(True))
+"""A step that is given, and gives back, whatever there is."""
+deliveries: dict[str, Any] = {
+    "sent": st.lists(anything_sent, min_size=1, max_size=4),
+    "job_fault": st.integers(6, 25),
+    "host_fault": st.integers(0, 8),
+    "cut": st.sampled_from(Cut),
+    "stop_at": st.floats(0.5, 3.0),
+}
+
+
+def play(store: MemoryStorage, sent: list[Sent], job_fault: int, host_fault: int, cut: Cut, stop_at: float) -> None:
+    """A delivery whose job and whose host die at a write."""
+    job_faults, host_faults = ([Fault(at, cut, kills=True)] for at in (job_fault, host_fault))
+    world = World(slots=2, job_faults=job_faults, host_faults=host_faults)
+    world.store = store
+    run(deliver(world, sent, stop_at))
+    assert not world.violations
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    parcels=st.lists(st.builds(Parcel, value=values, is_refused=st.booleans()), min_size=1, max_size=4),
-    job_fault=st.integers(6, 25),
-    host_fault=st.integers(0, 8),
-    cut=st.sampled_from(Cut),
-    stop_at=st.floats(0.5, 3.0),
-)
-def test_any_value_comes_back_from_a_job_that_crashes_stops_and_goes_on(
-    parcels: list[Parcel], job_fault: int, host_fault: int, cut: Cut, stop_at: float
-) -> None:
+@given(**deliveries)
+def test_any_value_comes_back_from_a_job_that_crashes_stops_and_goes_on(**delivery: Any) -> None:
     """As request, state, checkpoint, result and job state; what cannot be stored fails its step by its path."""
-    world = World(
-        slots=2, job_faults=[Fault(job_fault, cut, kills=True)], host_faults=[Fault(host_fault, cut, kills=True)]
-    )
-    run(deliver(world, parcels, stop_at))
-    assert not world.violations
+    play(MemoryStorage(), **delivery)
 
 
 def test_a_request_that_cannot_be_stored_is_refused_before_the_job_is() -> None:
     """With the path of its place."""
     with pytest.raises(NotStorable, match=r"parcels\[0\]\.value\['a\.b'\]\[0\]: a builtins\.builtin_function"):
-        run(deliver(World(), [Parcel(value={"a.b": [len]})], 1.0))
+        run(deliver(World(), [Sent({"a.b": [len]}, None, is_refused=False)], 1.0))

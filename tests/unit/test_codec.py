@@ -100,6 +100,34 @@ class Anything(BaseModel):
     keys: dict[Any, Any] = {}
 
 
+class Everything(BaseModel):
+    """A field of each type that S12.3 names."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    base: Base = Base()
+    bases: list[Base] = []
+    model: BaseModel = Base()
+    anything: Any = None
+    number: float = math.nan
+    big: int = 2**63
+    raw: bytes = b""
+    numbers: set[float] = set()
+    by_pair: dict[tuple[int, str], str] = {}
+    by_number: dict[int, float] = {}
+    by_key: dict[str, Any] = {}
+    price: Decimal = Decimal("1.10")
+    uid: uuid.UUID = uuid.UUID(int=1)
+    day: dt.date = dt.date(2020, 2, 29)
+    moment: dt.datetime = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    span: dt.timedelta = dt.timedelta(1)
+    color: Color = Color.RED
+    generic: Box[Base] | None = None
+    of_generics: Box[list[Box[int]]] | None = None
+    scalar: Any = np.float32(0.1)
+    parent: Everything | None = None
+    twins: tuple[Everything, ...] = ()
+
+
 @dataclasses.dataclass
 class Point:
     x: int
@@ -700,9 +728,47 @@ scalars = st.one_of(
     st.sampled_from(["a.b", "$", "~", "", "\0"]),
 )
 hashable = st.recursive(scalars, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=3)
+bases = st.builds(Base, a=st.integers()) | st.builds(Sub, a=st.integers(), b=text)
+trees = st.recursive(
+    st.builds(Everything),
+    lambda inner: st.builds(Everything, parent=inner, twins=st.tuples(inner, inner)),
+    max_leaves=3,
+)
+
+
+def filled(tree: st.SearchStrategy[Any], inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Models with a field of each type that S12.3 names."""
+    return st.builds(
+        Everything,
+        base=bases,
+        bases=st.lists(bases, max_size=2),
+        model=bases | st.builds(Point, st.integers()).map(lambda point: Anything(value=point)),
+        anything=inner,
+        number=st.floats(),
+        big=st.integers(-(2**70), 2**70),
+        raw=st.binary(max_size=4),
+        numbers=st.sets(st.floats() | st.integers(), max_size=3),
+        by_pair=st.dictionaries(st.tuples(st.integers(), text), text, max_size=2),
+        by_number=st.dictionaries(st.integers(), st.floats(), max_size=2),
+        by_key=st.dictionaries(st.sampled_from(["a.b", "$set", "", "~", "ключ", "\0"]), inner, max_size=2),
+        price=st.decimals(allow_nan=False, allow_infinity=False),
+        uid=st.uuids(),
+        day=st.dates(),
+        moment=st.datetimes(timezones=zones.filter(bool)),
+        span=st.timedeltas(),
+        color=st.sampled_from(Color),
+        generic=bases.map(lambda base: Box[Base](item=base)),
+        of_generics=st.integers().map(lambda number: Box[list[Box[int]]](item=[Box[int](item=number)])),
+        scalar=st.integers(0, 2**64 - 1).map(np.uint64) | st.floats(width=16).map(np.float16),
+        parent=st.none() | tree,
+    )
+
+
 values = st.recursive(
     scalars,
     lambda inner: st.one_of(
+        filled(trees, inner),
+        bases,
         st.lists(inner, max_size=3),
         st.lists(inner, max_size=3).map(tuple),
         st.dictionaries(text, inner, max_size=3),
@@ -715,6 +781,32 @@ values = st.recursive(
     ),
     max_leaves=12,
 )
+
+unstorable = st.sampled_from([len, object(), threading.Lock(), MyInt(1), MyStr("a"), Plain(), Plain, math])
+spoiled = st.recursive(
+    unstorable,
+    lambda inner: st.one_of(
+        st.tuples(scalars, inner),
+        st.lists(inner, min_size=1, max_size=2),
+        st.dictionaries(hashable, inner, min_size=1, max_size=2),
+        st.builds(Anything, value=scalars, items=st.lists(inner, min_size=1, max_size=2)),
+        st.builds(lambda v: Box[Any](item=v), inner),
+        st.builds(Point, scalars, inner),
+        inner.map(lambda v: Everything(anything=v)),
+    ),
+    max_leaves=4,
+)
+"""Values that hold, somewhere, what cannot be stored."""
+
+
+@settings(max_examples=300, deadline=None)
+@given(spoiled)
+def test_a_value_with_something_unstorable_anywhere_inside_is_refused(value: Any) -> None:
+    """And never stored as something else."""
+    with pytest.raises(NotStorable) as caught:
+        encode(value, "request")
+    assert caught.value.path.startswith("request")
+    assert caught.value.why
 
 
 @settings(max_examples=300, deadline=None)
