@@ -84,14 +84,18 @@ def describe_made_code(
 
     Raises `InvalidJobType` when the function, or what it uses, cannot be captured.
     """
-    return _captured(job_class, {type_reference(step_class): step_class}, user_modules(owners_of(function)))
+    step = type_reference(step_class)
+    try:
+        return _captured(job_class, {step: step_class}, user_modules(owners_of(function)), needed=(step,))
+    except InvalidJobType as error:  # nobody has heard of the class
+        raise InvalidJobType(label_of(job_class), error.why) from error
 
 
 def _captured(
-    job_class: type[Job[Any, Any]], types: dict[str, type], modules: dict[str, ModuleType]
+    job_class: type[Job[Any, Any]], types: dict[str, type], modules: dict[str, ModuleType], needed: Collection[str] = ()
 ) -> tuple[CodeRef, bytes]:
     types = {**types, **defined_classes(modules.values()), type_reference(job_class): job_class}
-    bundle, payload = capture(type_reference(job_class), types, modules)
+    bundle, payload = capture(type_reference(job_class), types, modules, needed)
     key = _signing_key()
     digest = _digest((bundle.job, bundle.types, bundle.members), modules, key)
     header = {"format": _FORMAT, "sha256": hashlib.sha256(payload).hexdigest(), "signature": ""}

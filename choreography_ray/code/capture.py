@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, NewType, cast
 
 import cloudpickle
@@ -28,7 +28,7 @@ import cloudpickle.cloudpickle
 from pydantic import BaseModel
 from pydantic.dataclasses import rebuild_dataclass
 
-from choreography_ray.code.ownership import functions_of
+from choreography_ray.code.blame import fault_of
 from choreography_ray.errors import InvalidJobType
 
 if TYPE_CHECKING:
@@ -217,15 +217,19 @@ def _by_value(modules: Mapping[str, ModuleType]) -> Generator[None]:
                 _cloudpickle.unregister_pickle_by_value(module)
 
 
-def capture(job: str, types: Mapping[str, type], modules: Mapping[str, ModuleType]) -> tuple[Bundle, bytes]:
+def capture(
+    job: str, types: Mapping[str, type], modules: Mapping[str, ModuleType], needed: Collection[str] = ()
+) -> tuple[Bundle, bytes]:
     """The class `types[job]` with all `types` and `modules` of the user, and its pickled form.
 
-    Raises `InvalidJobType` when the job class itself cannot be captured, or when the copy would not load elsewhere,
-    which is tried; other types that cannot be captured are left out and named.
+    Raises `InvalidJobType` when the job class or another of the `needed` types cannot be captured, or when the copy
+    would not load elsewhere, which is tried; other types that cannot be captured are left out and named.
     """
     with _by_value(modules):
-        if (error := _refusal(types[job], modules)) is not None:
-            raise InvalidJobType(job, f"its code cannot be captured: {_blame(types[job], modules, error)}") from error
+        for name in (job, *needed):
+            if (error := _refusal(types[name], modules)) is not None:
+                why = f"its code cannot be captured: {_blame(types[name], modules, error)}"
+                raise InvalidJobType(job, why) from error
         kept, missing = _divide(types, modules)
         referenced = _dump(kept, modules)[1]
         members: dict[str, dict[str, Any]] = {}
@@ -273,18 +277,10 @@ def _divide(values: Mapping[str, Any], modules: Mapping[str, ModuleType]) -> tup
 
 
 def _blame(value: object, modules: Mapping[str, ModuleType], error: Exception) -> str:
-    """A sentence that names the global at fault, if a method or function uses one that cannot be pickled."""
-    met: list[object] = [value]
-    for suspect in met:
-        for function in functions_of(suspect):
-            for name in function.__code__.co_names:
-                used = function.__globals__.get(name)
-                if any(used is each for each in met) or (cause := _refusal(used, modules)) is None:
-                    continue
-                if not isinstance(used, type | FunctionType):
-                    return f"{function.__qualname__} uses {name}, which cannot leave its process ({cause})"
-                met.append(used)
-    return f"it needs something that cannot leave its process ({type(error).__name__}: {error})"
+    """A sentence that names what is at fault: the name by which code of the user holds what cannot be pickled."""
+    return fault_of(value, modules, lambda suspect: _refusal(suspect, modules)) or (
+        f"it needs something that cannot leave its process ({type(error).__name__}: {error})"
+    )
 
 
 def _refusal(value: object, modules: Mapping[str, ModuleType]) -> Exception | None:

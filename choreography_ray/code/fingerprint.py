@@ -17,6 +17,9 @@ from enum import Enum
 from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, cast
 
+from choreography_ray.code.blame import names_in
+from choreography_ray.code.ownership import contents_of
+
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range)
 
 _DERIVED = frozenset(
@@ -108,7 +111,7 @@ class _Walk:
             case property():
                 self._each("property", [value.fget, value.fset, value.fdel])
             case CellType():
-                self._each("cell", _contents(value))
+                self._each("cell", contents_of(value))
             case type():
                 self._visit_class(value)
             case _:
@@ -134,7 +137,7 @@ class _Walk:
         self._token("own function", function.__qualname__)
         self._each("", [function.__code__, function.__defaults__, function.__kwdefaults__, function.__closure__])
         self._visit(function.__dict__)
-        for name in sorted(_names(function.__code__) & function.__globals__.keys()):
+        for name in sorted(function.__globals__.keys() & set(names_in(function.__code__))):
             self._token("global", name)
             self._visit(function.__globals__[name])
 
@@ -187,18 +190,3 @@ def _pydantic_rules(cls: type) -> list[tuple[str, object]]:
         if isinstance(rules, dict):
             found += [(f"{kind.name}.{name}", rule.info) for name, rule in cast("dict[str, Any]", rules).items()]
     return found
-
-
-def _contents(cell: CellType) -> list[object]:
-    try:
-        return [cell.cell_contents]
-    except ValueError:
-        return []
-
-
-def _names(code: CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _names(constant)
-    return names

@@ -79,7 +79,7 @@ def owners_of(function: object) -> list[object]:
             held = [each.__func__, each.__self__]
         elif isinstance(each, FunctionType):
             held = [*(each.__defaults__ or ()), *(each.__kwdefaults__ or {}).values(), *each.__dict__.values()]
-            held += [content for cell in each.__closure__ or () for content in _contents(cell)]
+            held += [content for cell in each.__closure__ or () for content in contents_of(cell)]
         elif isinstance(each, list | tuple | set | frozenset):
             held = list(cast("Iterable[object]", each))
         elif isinstance(each, dict):
@@ -93,7 +93,8 @@ def owners_of(function: object) -> list[object]:
 _MAX_OWNERS = 1_000
 
 
-def _contents(cell: CellType) -> list[object]:
+def contents_of(cell: CellType) -> list[object]:
+    """What a closure has caught in a cell; nothing while that is not assigned yet."""
     try:
         return [cell.cell_contents]
     except ValueError:

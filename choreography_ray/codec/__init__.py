@@ -229,6 +229,8 @@ def _why_not(cls: type) -> str:
     name = f"{cls.__module__}.{cls.__qualname__}"
     if cls.__module__.partition(".")[0] == "ray":
         return f"a {name} lives only as long as its cluster; store its value"
+    if cls.__module__ == "pydantic.types" and cls.__name__.startswith("Secret"):
+        return f"a {name} would lie open in the database; store where the secret is found, and read it in the step"
     for plain in (str, int, float, bytes, list, dict, set, tuple):
         if issubclass(cls, plain):
             return f"a {name} would come back as a plain {plain.__name__}; convert it first"

@@ -15,7 +15,7 @@ import sys
 import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import networks
@@ -97,13 +97,19 @@ def _encode_deque(value: deque[Any], encode: Encode, depth: int) -> Payload:
     return form if value.maxlen is None else {**form, "maxlen": value.maxlen}
 
 
+_SECOND = dt.timedelta(seconds=1)
+
+
 def _zone(zone: dt.tzinfo | None) -> dict[str, Payload]:
     """What the ISO text of a moment does not tell of its zone."""
     if zone is None or type(zone) is TzInfo:
         return {}
     if type(zone) is dt.timezone:
-        given = zone.__reduce__()[1][1:]  # the name, if one was given
-        return {"zone_name": encode_text(given[0])} if given else {}
+        offset, *name = cast("tuple[Any, ...]", zone.__reduce__()[1])  # the name, if one was given
+        told: dict[str, Payload] = {"zone_name": encode_text(name[0])} if name else {}
+        if offset and abs(offset) < _SECOND:  # Python reads such a text as one in UTC
+            told["offset"] = offset // dt.timedelta(microseconds=1)
+        return told
     if type(zone) is ZoneInfo and zone.key:
         return {"zone": zone.key}
     raise Refusal(f"the time zone {zone!r} would not come back equal; use datetime.timezone or zoneinfo.ZoneInfo")
@@ -133,7 +139,9 @@ def _read_moment(parse: Callable[[str], Any]) -> FormDecoder:
         value = parse(form["iso"])
         if "zone" in form:
             value = value.replace(tzinfo=_read_zone(form))
-        elif "zone_name" in form:
+        if "offset" in form:
+            value = value.replace(tzinfo=dt.timezone(dt.timedelta(microseconds=form["offset"])))
+        if "zone_name" in form:
             offset = value.utcoffset() or dt.timedelta()
             value = value.replace(tzinfo=dt.timezone(offset, decode(form["zone_name"])))
         return value.replace(fold=1) if form.get("fold") else value

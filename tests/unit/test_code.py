@@ -241,6 +241,104 @@ def test_the_streams_of_a_process_are_each_process_s_own(tmp_path: Path) -> None
     assert body.perform_step.__globals__["guard"] is sys.stderr
 
 
+HELD = {
+    "file": "open(sys.executable)",
+    "thread": "threading.Thread()",
+    "generator": "(number for number in [1])",
+    "socket": "socket.socket()",
+    "MongoClient": "pymongo.MongoClient('mongodb://localhost:1', connect=False)",
+    "Collection": "pymongo.MongoClient('mongodb://localhost:1', connect=False).a.b",
+    "AsyncMongoClient": "pymongo.AsyncMongoClient('mongodb://localhost:1')",
+    "Connection": "sqlite3.connect(':memory:')",
+    "ThreadPoolExecutor": "concurrent.futures.ThreadPoolExecutor()",
+    "_UnixSelectorEventLoop": "asyncio.new_event_loop()",
+    "ObjectRef": "ray.ObjectRef(b'1' * 28)",
+    "ActorHandle": "ray.actor.ActorHandle.__new__(ray.actor.ActorHandle)",
+    "Popen": "subprocess.Popen.__new__(subprocess.Popen)",
+    "mmap": "mmap.mmap(-1, 10)",
+    "ContextVar": "contextvars.ContextVar('x')",
+}
+HOLDERS = """
+import asyncio, concurrent.futures, contextvars, functools, mmap, pymongo, ray, socket, sqlite3, subprocess
+from choreography_ray.code import describe_made_code
+from choreography_ray.mapping import classes_for
+
+def told(attempt):
+    try:
+        attempt()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "captured"
+
+class Held:
+    def __init__(self, held):
+        self.held = held
+    def method(self, item):
+        return item
+    def __call__(self, item):
+        return item
+
+def closing(held):
+    return lambda item: (held, item)
+
+def mapped(function):
+    return told(lambda: describe_made_code(*classes_for(function), function))
+
+def nested(item):
+    return [guard for _ in range(item)]
+
+out = {}
+for kind, made in HELD.items():
+    guard = eval(made)
+    out[kind] = told(lambda: describe_code(Small))
+guard = open(sys.executable)
+out["global of a map"] = mapped(nested)
+out["caught"] = mapped(closing(guard))
+out["method"] = mapped(Held(guard).method)
+out["callable"] = mapped(Held(guard))
+out["partial"] = mapped(functools.partial(max, guard))
+out["default"] = mapped(lambda item, held=guard: item)
+out["built-in"] = mapped(guard.read)
+print(json.dumps(out))
+"""
+FAULTS = {
+    "global of a map": "nested uses guard of the module __main__ (a TextIOWrapper)",
+    "caught": "closing.<locals>.<lambda> has caught held (a TextIOWrapper)",
+    "method": "a Held has the attribute held (a TextIOWrapper)",
+    "callable": "a Held has the attribute held (a TextIOWrapper)",
+    "partial": "a partial application holds a value (a TextIOWrapper)",
+    "default": "<lambda> has a default value (a TextIOWrapper)",
+    "built-in": "Mapped has the attribute function (a builtin_function_or_method)",
+}
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What is said of each thing that cannot be captured, by what holds it."""
+    script = NOTEBOOK.partition("first = ")[0] + f"\nHELD = {HELD!r}\n" + HOLDERS
+    said: dict[str, str] = json.loads(run_python("-c", script, cwd=tmp_path_factory.mktemp("refused")))
+    return said
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_what_cannot_leave_its_process_is_refused_by_the_name_that_holds_it(
+    refusals: dict[str, str], kind: str
+) -> None:
+    """Files, threads, sockets, clients, handles of Ray: the sentence names method, global, module and kind [S13]."""
+    name = {"file": "TextIOWrapper", "thread": "Thread"}.get(kind, kind)
+    who = f"Work.perform_step uses guard of the module __main__ (a {name}), which cannot leave its process: "
+    assert refusals[kind].startswith(f"InvalidJobType: __main__:Small: its code cannot be captured: {who}")
+
+
+@pytest.mark.parametrize("holder", FAULTS)
+def test_a_function_for_map_that_holds_on_to_an_open_file_is_refused_before_it_starts(
+    refusals: dict[str, str], holder: str
+) -> None:
+    """Whatever way it holds on to it."""
+    assert refusals[holder].startswith("InvalidJobType: ")
+    assert f"{FAULTS[holder]}, which cannot leave its process: " in refusals[holder]
+
+
 @pytest.mark.parametrize("way", ["-c", "-"])
 def test_a_notebook_has_no_file_to_come_back_to(way: str, tmp_path: Path) -> None:
     """Classes typed into an interpreter are captured with the values that their bodies use, locks made anew."""
@@ -262,7 +360,10 @@ def test_a_notebook_has_no_file_to_come_back_to(way: str, tmp_path: Path) -> Non
 def test_what_cannot_be_captured_is_an_error_only_when_needed(captured: Captured) -> None:
     """A class beside the script that holds on to a socket costs itself only, and says why."""
     loaded = load_code(captured.ref, captured.copy)
-    with pytest.raises(UnknownJobType, match=r"Talker\.send uses SOCKET, which cannot leave its process"):
+    with pytest.raises(
+        UnknownJobType,
+        match=r"Talker\.send uses SOCKET of the module shapes \(a socket\), which",
+    ):
         loaded.resolve("shapes:Talker")
 
 
@@ -271,7 +372,7 @@ def test_a_job_that_needs_what_cannot_leave_its_process_is_refused_with_the_name
     script = NOTEBOOK.replace("threading.RLock()", "__import__('socket').socket()")
     said = run_python("-c", script.replace("first = describe_code(Small)[0].digest", TOLD), str(tmp_path / "out"))
     assert said.startswith("InvalidJobType")
-    assert "Work.perform_step uses guard, which cannot leave its process" in said
+    assert "Work.perform_step uses guard of the module __main__ (a socket), which cannot leave its process" in said
 
 
 def test_installed_code_is_pointed_at_by_name() -> None:

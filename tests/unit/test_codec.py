@@ -25,7 +25,7 @@ import pytest
 from bson.codec_options import CodecOptions
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import AnyUrl, BaseModel, ConfigDict, Field, HttpUrl, PrivateAttr, RootModel, field_validator
+from pydantic import AnyUrl, BaseModel, ConfigDict, Field, HttpUrl, PrivateAttr, RootModel, SecretStr, field_validator
 
 from choreography_ray.codec import MAX_DEPTH, decode, encode, encoded_size, import_type
 from choreography_ray.errors import NotStorable, UnknownJobType
@@ -298,6 +298,8 @@ VALUES: list[Any] = [
     dt.datetime(2020, 1, 1, 12, 0, 0, 123456, tzinfo=dt.timezone(dt.timedelta(hours=2))),
     dt.datetime(2020, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=-5), "EST")),
     dt.datetime(2020, 1, 1, tzinfo=dt.timezone(-dt.timedelta(seconds=1, microseconds=7))),
+    dt.datetime(2020, 1, 1, tzinfo=dt.timezone(dt.timedelta(microseconds=-1))),
+    dt.time(1, 2, tzinfo=dt.timezone(dt.timedelta(microseconds=999_999), "odd")),
     dt.datetime(2020, 10, 25, 2, 30, fold=1, tzinfo=BERLIN),
     dt.datetime(2020, 10, 25, 2, 30, tzinfo=BERLIN),
     dt.datetime.max.replace(tzinfo=dt.UTC),
@@ -581,6 +583,12 @@ def test_private_attributes_are_refused_with_their_path_too() -> None:
     with pytest.raises(NotStorable) as caught:
         encode(model)
     assert caught.value.path == "_hidden[0]"
+
+
+def test_a_secret_is_refused_with_what_to_do_instead() -> None:
+    """Whoever may look into the database would see it."""
+    with pytest.raises(NotStorable, match="SecretStr would lie open in the database; store where"):
+        encode(SecretStr("hush"))
 
 
 def test_an_open_file_is_refused(tmp_path: pathlib.Path) -> None:
