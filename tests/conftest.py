@@ -1,5 +1,7 @@
-"""How much of the long and of the chaos tests a run performs: `--long-budget` and `--chaos-budget SECONDS` begin at
-another one each day.
+"""Which tests does a run perform, and in which of its processes?
+
+The default run has two: one performs all tests on real Ray, which wait more than they compute. Of the long and of the
+chaos tests `--long-budget` and `--chaos-budget SECONDS` begin at another one each day.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from datetime import UTC, datetime
 from math import gcd
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 _BEGAN = time.monotonic()
 BUDGETED = ("long", "chaos")
@@ -42,3 +46,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         budget = item.config.getoption(f"--{marker}-budget")
         if budget is not None and marker in item.keywords and time.monotonic() - _BEGAN > budget:
             pytest.skip(f"the budget of {budget:g} s for {marker} tests is used up")
+
+
+class OneProcessForRay(LoadScopeScheduling):
+    """Tests on real Ray go to one process: never two clusters at once, and each made once for its module."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "integration" if nodeid.startswith("tests/integration/") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Not by the mark `xdist_group`: pytest 9.2 takes no notice of what pytest-xdist 3.8 makes of it."""
+    return OneProcessForRay(config, log)

@@ -32,6 +32,7 @@ TERMINATION_TIMEOUT = 10.0
 
 _COMPONENTS = ("gcs_server", "raylet", "monitor.py", "log_monitor.py", "dashboard.py", "ray.util.client.server")
 _DASHBOARD_PORT = 8265
+_PORT_TAKEN = "address already in use"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -92,7 +93,17 @@ def start(directory: Path, *, with_dashboard: bool = False, cpus: int | None = N
 
     Raises `ClusterUnavailable`; nothing of it runs then.
     """
-    port, dashboard_port = _free_port(), _free_port(_DASHBOARD_PORT if with_dashboard else 0)
+    try:
+        return _start(directory, with_dashboard, _DASHBOARD_PORT if with_dashboard else 0, cpus)
+    except ClusterUnavailable as error:
+        # Somebody else took a port between our look and Ray's: with other ports it may well start.
+        if _PORT_TAKEN not in str(error):
+            raise
+        return _start(directory, with_dashboard, 0, cpus)
+
+
+def _start(directory: Path, with_dashboard: bool, dashboard_port: int, cpus: int | None) -> LocalCluster:
+    port, dashboard_port = _free_port(), _free_port(dashboard_port)
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--disable-usage-stats"),
         # Ports of its own beside any other cluster; Ray itself chooses among the free ones for its workers.

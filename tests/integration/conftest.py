@@ -16,14 +16,6 @@ from choreography_ray import Choreography
 SMALL = {"object_store_memory": 100 * 1024 * 1024, "include_dashboard": False}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process runs all that is here: never two clusters at once, and each made once for its module."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("integration"))
-
-
 @contextmanager
 def only_here(directory: Path) -> Iterator[None]:
     """An environment that says nothing of another Ray or store on this machine."""

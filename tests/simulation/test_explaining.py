@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from choreography_ray.core.explaining import Explained, Waits, explain_stored
+from choreography_ray.core.policies import MAX_GROUP
 from choreography_ray.engine.rest import RequestKind
 from choreography_ray.model import AdmissionMoment, JobId, JobStatus, WaitReason
 from choreography_ray.options import JobsOptions
@@ -170,7 +171,7 @@ def test_a_stop_that_is_pending_and_stopped_steps_are_told() -> None:
 
 def test_steps_that_a_stop_has_not_accounted_yet_are_told() -> None:
     """Their hooks take a second each: some are before the hooks, some wait for them, and the rest for their turn."""
-    pieces = [Piece(key=f"a{i}", seconds=50.0) for i in range(700)]
+    pieces = [Piece(key=f"a{i}", seconds=50.0) for i in range(2 * MAX_GROUP)]
 
     async def story() -> None:
         world = World(slots=1)
@@ -180,7 +181,7 @@ def test_steps_that_a_stop_has_not_accounted_yet_are_told() -> None:
         assert await ask(job, RequestKind.STOP) == "STOPPED"
         await asyncio.sleep(5.0)
         found = reasons(told(job))
-        assert sum(found.values()) == 700
+        assert sum(found.values()) == 2 * MAX_GROUP
         assert found[WaitReason.OUTCOME] > 0
         assert found[WaitReason.STOP] > 0
 

@@ -13,7 +13,7 @@ from choreography_ray.engine.rest import RequestKind
 from choreography_ray.engine.verification import verify_job
 from choreography_ray.model import FindingKind, JobId, JobStatus
 from choreography_ray.options import JobsOptions
-from choreography_ray.records import StepCode
+from choreography_ray.records import SEGMENT_STEPS, StepCode
 from choreography_ray.testing.asking import ask, rest, retry
 from choreography_ray.testing.faults import Cut, Fault
 from choreography_ray.testing.loop import run
@@ -204,7 +204,7 @@ def test_a_segment_that_is_not_prepared_is_found_and_a_job_that_is_being_cleared
     """Clearing begins with what was prepared: when all of that is gone, the job's actor died while it cleared."""
 
     async def story() -> None:
-        world = await finished(KeptPieces, [Piece(key=str(i), shared=1) for i in range(300)])
+        world = await finished(KeptPieces, [Piece(key=str(i), shared=1) for i in range(SEGMENT_STEPS + 1)])
         prepared = world.store._job(JOB).prepared
         del prepared[next(place for place in prepared if place[1] == 1)]
         verified = await verify_job(world.store, JOB)
