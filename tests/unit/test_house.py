@@ -43,7 +43,7 @@ def test_the_lock_names_versions_and_hashes_and_no_place() -> None:
 def test_everything_that_the_project_asks_for_is_locked() -> None:
     locked = set(re.findall(r"^([a-z0-9.-]+)==", LOCK, re.MULTILINE))
     extras = project()["optional-dependencies"]
-    asked = [*project()["dependencies"], *extras["embedded"], *extras["notebook"], *extras["test"]]
+    asked = [*project()["dependencies"], *extras["embedded"], *extras["notebook"], *extras["docs"], *extras["test"]]
     names = {re.split(r"[\[<>=!~;, ]", each)[0].lower().replace("_", "-") for each in asked}
     assert names <= locked
 

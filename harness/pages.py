@@ -1,0 +1,187 @@
+"""What do the pages of docs/ take from the code? `python -m harness.pages` writes it anew between their marks."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, NamedTuple, get_type_hints
+
+from pydantic import BaseModel
+
+from choreography_ray import errors
+from choreography_ray.core.transitions import JOB_TRANSITIONS, STEP_TRANSITIONS
+from choreography_ray.errors import ChoreographyError
+from choreography_ray.job import Job
+from choreography_ray.options import ClusterOptions, JobsOptions
+from choreography_ray.settings import Settings
+from choreography_ray.step import JobStep
+
+DOCS = Path(__file__).parents[1] / "docs"
+_REGION = re.compile(r"(?<=<!-- from the code: )([a-z ]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
+_NUMBERS = re.compile(r" \[S\d[^\]]*\]")
+"""Of the project's own specification, which readers of the docs do not have."""
+_DERIVED = {"is_async"}
+"""Attributes that a class has and no author sets."""
+
+
+def renewed(page: str) -> str:
+    """The text of a page with what stands between its marks made anew."""
+    return _REGION.sub(lambda found: f"{found[1]}{found[2]}\n{REGIONS[found[1]]()}\n\n", page)
+
+
+# Options.
+
+
+class Attribute(NamedTuple):
+    """A documented attribute of a class."""
+
+    name: str
+    default: Any
+    sentence: str
+
+
+def attributes(cls: type[Any]) -> Iterator[Attribute]:
+    """Those that have a default and a sentence under them, in their order."""
+    (body,) = ast.parse(dedent(inspect.getsource(cls))).body
+    assert isinstance(body, ast.ClassDef)
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()), ast.Expr(
+                value=ast.Constant(value=str(told))
+            ):
+                if name not in _DERIVED:
+                    yield Attribute(name, _default(cls, name), _NUMBERS.sub("", " ".join(told.split())))
+
+
+def _default(cls: type[Any], name: str) -> Any:
+    return cls.model_fields[name].default if issubclass(cls, BaseModel) else getattr(cls, name)
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case timedelta():
+            return f"`{_duration(value)}`"
+        case Enum():
+            return f"`{value.name}`"
+        case _:
+            return f"`{value!r}`"
+
+
+def _duration(value: timedelta) -> str:
+    seconds = value.total_seconds()
+    for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds")):
+        if seconds >= unit:
+            return f"timedelta({name}={seconds / unit:g})"
+    return f"timedelta(seconds={seconds:g})"
+
+
+def _options(cls: type[Any], title: str = "option", name_of: Callable[[str], str] = str) -> str:
+    rows = [f"| `{name_of(name)}` | {_shown(default)} | {sentence} |" for name, default, sentence in attributes(cls)]
+    return "\n".join([f"| {title} | default | |", "|---|---|---|", *rows])
+
+
+def _environment() -> str:
+    return _options(Settings, "variable", lambda name: f"CHOREOGRAPHY_{name.upper()}")
+
+
+# States.
+
+
+def _arrows(table: Mapping[Any, frozenset[Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Each status and those that may follow it, by name, in the order of the table."""
+    order = {status: place for place, status in enumerate(table)}
+    for before, others in table.items():
+        yield before.name, [after.name for after in sorted(others, key=order.__getitem__)]
+
+
+def _diagram(table: Mapping[Any, frozenset[Any]]) -> str:
+    """As Mermaid draws it, without the arrows to REMOVING, which come from everywhere."""
+    lines = [f"    [*] --> {next(iter(table)).name}"]
+    for before, others in _arrows(table):
+        lines += [f"    {before} --> {after}" for after in others if after != "REMOVING"] or [f"    {before} --> [*]"]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
+
+
+def _pairs(table: Mapping[Any, frozenset[Any]]) -> str:
+    rows = [
+        f"| `{before}` | {', '.join(f'`{after}`' for after in others) or '-'} |" for before, others in _arrows(table)
+    ]
+    return "\n".join(["| from | to |", "|---|---|", *rows])
+
+
+def _states(table: Mapping[Any, frozenset[Any]]) -> str:
+    return f"{_diagram(table)}\n\n{_pairs(table)}"
+
+
+# Errors.
+
+
+class _Blank(str):
+    """Stands for a value in a message, whatever the message does with it."""
+
+    def __format__(self, _: str) -> str:
+        return str(self)
+
+
+def error_classes() -> list[type[ChoreographyError]]:
+    """Every error with a message of its own, in the order of the alphabet."""
+    found = [cls for cls in vars(errors).values() if inspect.isclass(cls) and issubclass(cls, ChoreographyError)]
+    return sorted(
+        (cls for cls in found if cls is not ChoreographyError and not cls.__name__.startswith("_")),
+        key=lambda cls: cls.__name__,
+    )
+
+
+def reasons_of(cls: type[ChoreographyError]) -> type[Enum] | None:
+    """The enum of its reasons: named in its signature or, for requests to a job, in its docstring."""
+    hint = get_type_hints(cls.__init__, vars(errors)).get("reason")
+    if inspect.isclass(hint) and tuple(hint):
+        return hint
+    named = re.search(r"`(\w+Reason)`", cls.__doc__ or "")
+    return getattr(errors, named[1]) if named else None
+
+
+def sample(cls: type[ChoreographyError]) -> str:
+    """Its message, with the names of its fields in the place of their values."""
+    given: dict[str, Any] = {}
+    for name, parameter in inspect.signature(cls.__init__).parameters.items():
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name not in {"self", "details", "job"}:
+            given[name] = _Blank(name.upper())
+    reasons = reasons_of(cls)
+    if reasons is not None:
+        given["reason"] = next(iter(reasons))
+    told = cls(**given).describe()
+    return told if reasons is None else re.sub(rf"\b{given['reason']}\b", "REASON", told)
+
+
+def _messages() -> str:
+    rows = [f"| {sample(cls)} | [`{cls.__name__}`](#{cls.__name__.lower()}) |" for cls in error_classes()]
+    return "\n".join(["| message | error |", "|---|---|", *rows])
+
+
+REGIONS: Mapping[str, Callable[[], str]] = {
+    "options of jobs": lambda: _options(JobsOptions),
+    "options of a namespace": lambda: _options(ClusterOptions),
+    "attributes of jobs": lambda: _options(Job, "attribute"),
+    "attributes of steps": lambda: _options(JobStep, "attribute"),
+    "environment": _environment,
+    "states of jobs": lambda: _states(JOB_TRANSITIONS),
+    "states of steps": lambda: _states(STEP_TRANSITIONS),
+    "messages": _messages,
+}
+
+
+def main() -> None:
+    """Renew every page."""
+    for page in sorted(DOCS.glob("*.md")):
+        page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
