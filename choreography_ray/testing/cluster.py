@@ -24,7 +24,7 @@ from choreography_ray.testing.code import LivingCode
 from choreography_ray.testing.faults import CALM, Fate, Fault, Wire
 from choreography_ray.testing.hosts import SimHost
 from choreography_ray.testing.job_actor import SimJob
-from choreography_ray.testing.process import Process
+from choreography_ray.testing.process import Process, context_in
 
 LEASE = 30.0
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
@@ -149,7 +149,7 @@ class Cluster:
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
         """Something that belongs to no process: a message on its way, the GCS."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(work, context=context_in(None))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

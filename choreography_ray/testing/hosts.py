@@ -81,7 +81,7 @@ class SimHosts(ports.HostsPort):
                 if await cluster.hop(what):
                     cluster.spawn(self._copy(host, work))
                 await host.process.gate_or_death()
-                host.engine.accept(work)
+                host.process.enter(host.engine.accept, work)
                 await cluster.hop()
             except ConnectionError:
                 await asyncio.sleep(0.5)
@@ -91,7 +91,7 @@ class SimHosts(ports.HostsPort):
     async def _copy(self, host: SimHost, work: Work) -> None:
         await self.cluster.later()
         if host.process.is_reachable:
-            host.engine.accept(work)
+            host.process.enter(host.engine.accept, work)
 
     def end(self, host: HostId) -> None:
         """See `engine.ports.HostsPort`."""
@@ -126,7 +126,7 @@ class SimHosts(ports.HostsPort):
                 await self.process.gate()
                 await self.cluster.hop(f"host {host} is told to stop")
                 await there.process.gate_or_death()
-                there.engine.stop(run, self.engine.machine.document.fence, ordinals)
+                there.process.enter(there.engine.stop, run, self.engine.machine.document.fence, ordinals)
                 await self.cluster.hop()
             except ConnectionError:
                 await asyncio.sleep(0.5)
@@ -222,7 +222,7 @@ class SimHost:
         )  # fmt: skip
         cluster.hosts[job.job_id, host] = self
         self.live_until(cluster.lease)
-        self.engine.spawn(self.engine.run())
+        self.process.enter(self.engine.spawn, self.engine.run())
 
     def live_until(self, seconds: float) -> None:
         """See `engine.ports.Process`."""
@@ -249,10 +249,7 @@ class SimHost:
         if self._timer is not None:
             self._timer.cancel()
         self.process.kill()
-        loop = asyncio.get_running_loop()
-        for task in self.engine.tasks:
-            loop.call_soon(task.cancel)
-        loop.call_later(0.7, self._tell, is_charged)
+        asyncio.get_running_loop().call_later(0.7, self._tell, is_charged)
 
     def _tell(self, is_charged: bool) -> None:
         # A watcher of the job's current process; one that is not there yet will look for its hosts by itself.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple
 
+from choreography_ray.testing.process import task_of_its_process
 from choreography_ray.testing.turns import Turns
 
 T = TypeVar("T")
@@ -46,6 +47,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.ends_at = self.now + horizon
         self.turns = Turns(self)
         super().__init__(selector)
+        self.set_task_factory(task_of_its_process)
 
     def time(self) -> float:
         return self.now

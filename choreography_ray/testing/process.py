@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, ParamSpec, TypeVar
 
 from choreography_ray.testing.turns import Turn
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+_here: ContextVar[Process | None] = ContextVar("_here", default=None)
+"""The process in which this runs. Tasks, timers and threads inherit it; None: in none of them."""
+
+
+def context_in(process: Process | None) -> Context:
+    """The present context, in a process or, with None, between them."""
+    context = copy_context()
+    context.run(_here.set, process)
+    return context
+
+
+def task_of_its_process(
+    loop: asyncio.AbstractEventLoop,
+    work: Coroutine[Any, Any, T] | Generator[Any, None, T],
+    /,
+    *,
+    context: Context | None = None,
+    **how: Any,
+) -> asyncio.Task[T]:
+    """For a loop as its task factory: whatever a process begins, by whichever hand, ends with it."""
+    task = asyncio.Task(work, loop=loop, context=context, **how)
+    process = _here.get() if context is None else context.get(_here)
+    if process is not None:
+        process.adopt(task)
+    return task
 
 
 class Process:
-    """Tasks with one fate. Everything that goes in or out passes `gate`.
+    """What runs in it has one fate. Everything that goes in or out passes `gate`.
 
     A process that is cut off goes on computing, but nothing reaches it and nothing leaves it until it heals: what it
     had decided to write or to say happens then. That covers a partitioned node and a stopped process that wakes up.
@@ -36,19 +64,27 @@ class Process:
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something in this process."""
-        task = asyncio.get_running_loop().create_task(work)
+        return asyncio.get_running_loop().create_task(work, context=context_in(self))
+
+    def enter(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call something in this process: what it begins is the process's."""
+        return context_in(self).run(function, *args, **kwargs)
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        """A task that was begun in this process. In a dead one it ends before it has begun."""
         self._tasks[task] = None  # in order: one seed tells one story
         task.add_done_callback(self._forget)
-        return task
+        if not self.is_alive:
+            task.cancel()
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
 
     async def gate(self) -> None:
-        """Returns once the process can reach the outside; never when it is dead."""
+        """Returns once the process can reach the outside; in a dead one nothing goes on."""
         while not self.is_reachable:
             if not self.is_alive:
-                await asyncio.Event().wait()
+                raise asyncio.CancelledError
             await self._open.wait()
 
     async def call(self, work: Coroutine[Any, Any, T], *, is_near: bool = False) -> T:
@@ -94,6 +130,7 @@ class Process:
         if not self.is_alive:
             return
         self.is_alive = False
+        self._open.set()  # for those who wait at the gate
         self.forsake()
         loop = asyncio.get_running_loop()
         for task in self._tasks:

@@ -50,15 +50,13 @@ class SimSupervisor:
 
     def look(self) -> None:
         """Somebody connects."""
-        self.supervisor.look()
+        self.process.enter(self.supervisor.look)
 
     def die(self, process: Process | None = None) -> None:
         """kill -9; Ray brings it back a little later."""
         victim = process or self.process
         victim.kill()
         if victim is self.process:
-            for task in self.supervisor.tasks:
-                asyncio.get_running_loop().call_soon(task.cancel)
             asyncio.get_running_loop().call_later(self.restart, self.live)
 
     def cut(self, process: Process, seconds: float = ISOLATED_SECONDS) -> None:

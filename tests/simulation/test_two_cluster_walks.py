@@ -25,6 +25,7 @@ class Second(World):
     def __init__(self, first: World) -> None:
         super().__init__(name="second", slots=first.slots, seed=first.seed + 1, wire=first.wire)
         self.store = first.store
+        self.invariants = first.invariants  # one store, one memory of what was written
         self.first = first
         self.planned = first.planned
         first.neighbours.append(self)

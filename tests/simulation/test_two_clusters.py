@@ -34,6 +34,7 @@ def second_cluster(first: World, **how: Any) -> World:
     """Another cluster on the store of the first; bodies of both leave their marks in the first."""
     second = World(name="second", **how)
     second.store = first.store
+    second.invariants = first.invariants
     return second
 
 

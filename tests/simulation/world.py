@@ -20,6 +20,7 @@ from choreography_ray.records import CodeRef, JobDocument, StepCode
 from choreography_ray.testing.cluster import LEASE, Cluster
 from choreography_ray.testing.code import LivingCode
 from choreography_ray.testing.job_actor import SimJob
+from tests.simulation.invariants import Invariants
 
 MARGIN = LEASE / 10
 
@@ -64,6 +65,11 @@ class World(Cluster):
         """How often somebody stopped, drained or resumed a job."""
         self.held_soon = 0
         """Slots that the throttle counts a second after the last job has ended."""
+        self.invariants = Invariants(self)
+
+    def called(self, name: str) -> None:
+        """After each write what must always hold does."""
+        self.invariants.look(name)
 
     def begin(self, body: Body) -> None:
         """A body begins."""
