@@ -10,6 +10,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from choreography_ray.access.asker import Asker, NobodyWorks, Unanswered
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import job_actor
@@ -33,18 +34,7 @@ ASK_AGAIN_SECONDS = 0.2
 TROUBLE_SECONDS = 5.0
 
 
-class Unanswered(Exception):
-    """Nobody answered in time."""
-
-
-class NobodyWorks(Exception):
-    """The job has no actor, and one that is made for this request would go on with the job."""
-
-    def __str__(self) -> str:
-        return "no actor works on the job, and one made now would go on with it: stop or resume the job first"
-
-
-class Controller:
+class Controller(Asker):
     """Requests about one job. A dead handle is looked up again, so that each call reaches a live incarnation."""
 
     def __init__(self, storage: JobStorage, connection: Connection, job_id: JobId) -> None:
@@ -53,11 +43,7 @@ class Controller:
         self.job_id = job_id
 
     async def ask(self, what: Request, timeout: float) -> str | int:
-        """The job's answer.
-
-        Raises `JobNotFound`, `UnknownJobType`, `OwnedElsewhere`, `NobodyWorks`, or `Unanswered` after `timeout`
-        seconds.
-        """
+        """See `access.asker.Asker`."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._ask_until_answered(what)
@@ -65,7 +51,7 @@ class Controller:
             raise Unanswered from error
 
     async def trouble(self) -> str:
-        """What keeps the job's actor from writing, as far as it says within a moment."""
+        """See `access.asker.Asker`."""
         try:
             async with asyncio.timeout(TROUBLE_SECONDS):
                 actor = await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
@@ -138,7 +124,7 @@ class Controller:
         return await give_status(self._storage, taken, status, why, datetime.now(UTC), is_forced=is_forced)
 
     async def remove_by_force(self) -> None:
-        """Delete every record without any hook, after ending the job's actor for good: fence first [S9.6]."""
+        """See `access.asker.Asker`."""
         taken = await self._take_by_force()
         with contextlib.suppress(ValueError, RayError):
             handle = await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)

@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from choreography_ray.access.reading import Reader
 from choreography_ray.actors.gcs import ActorInfo, RayTables
 from choreography_ray.actors.names import host_prefix
 from choreography_ray.actors.ray_api import is_connected
-from choreography_ray.client.reading import Reader
 from choreography_ray.core.ledger import Ledger
 from choreography_ray.model import Span, SpanKind, Timeline
 from choreography_ray.records import FailedStep, JobDocument

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from choreography_ray.client.orphans import delete_orphan
+from choreography_ray.access.orphans import delete_orphan
 from choreography_ray.errors import StepNotFound, StorageUnavailable
 from choreography_ray.model import JobId, StepId
 from choreography_ray.options import JobsOptions

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from choreography_ray.client.reading import Reader
+from choreography_ray.access.reading import Reader
 from choreography_ray.client.timeline import MAX_FAILED_STEPS, timeline_of
 from choreography_ray.core.explaining import Explained, Waits
 from choreography_ray.engine.verification import verify_job

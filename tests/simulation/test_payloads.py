@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from choreography_ray.client.reading import kept_results
+from choreography_ray.access.reading import kept_results
 from choreography_ray.job import Job, JobState
 from choreography_ray.model import JobId, JobStatus, StepHosting
 from choreography_ray.options import JobsOptions

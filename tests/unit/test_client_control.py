@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from choreography_ray.access.asker import NobodyWorks
 from choreography_ray.actors.connection import Connection
 from choreography_ray.client import control
-from choreography_ray.client.control import Controller, NobodyWorks
+from choreography_ray.client.control import Controller
 from choreography_ray.engine.rest import RequestKind, StopStep
 from choreography_ray.errors import UnknownJobType
 from choreography_ray.model import JobId, JobStatus, StepId

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from choreography_ray.client.control import Controller, NobodyWorks, Unanswered
-from choreography_ray.client.orphans import delete_orphan
-from choreography_ray.client.reading import Reader
+from choreography_ray.access.asker import Asker, NobodyWorks, Unanswered
+from choreography_ray.access.orphans import delete_orphan
+from choreography_ray.access.reading import Reader
 from choreography_ray.core.step_stops import CONFIRM_SECONDS
 from choreography_ray.engine.rest import NO_SUCH_STEP, StopStep
 from choreography_ray.errors import (
@@ -25,12 +25,12 @@ _COMPLETED = (JobStatus.COMPLETED_SUCCESSFULLY, JobStatus.COMPLETED_WITH_FAILURE
 class AsyncStepHandle:
     """One step, by its job's id and its own. Reading works without a cluster."""
 
-    def __init__(self, storage: JobStorage, reader: Reader, controller: Controller, step_id: StepId) -> None:
+    def __init__(self, storage: JobStorage, reader: Reader, asker: Asker, step_id: StepId) -> None:
         self.job_id: JobId = reader.job_id
         self.step_id = step_id
         self._storage = storage
         self._reader = reader
-        self._controller = controller
+        self._asker = asker
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.step_id} of {self.job_id}>"
@@ -69,11 +69,11 @@ class AsyncStepHandle:
 
     async def _ask(self, what: StopStep, timeout: float) -> str | int:
         try:
-            return await self._controller.ask(what, timeout)
+            return await self._asker.ask(what, timeout)
         except (UnknownJobType, OwnedElsewhere, NobodyWorks) as error:
             raise self._refused(StepStopReason.FAILED_TO_REPORT_TO_JOB, str(error)) from error
         except Unanswered as unanswered:
-            trouble = await self._controller.trouble()
+            trouble = await self._asker.trouble()
             if trouble:
                 raise self._refused(StepStopReason.FAILED_TO_PERSIST, trouble) from unanswered
             why = f"the job did not answer within {timeout:g} s"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from choreography_ray.client.reading import kept_results
+from choreography_ray.access.reading import kept_results
 from choreography_ray.errors import StepNotFound
 from choreography_ray.model import JobId, StepId
 from choreography_ray.records import FailedStep

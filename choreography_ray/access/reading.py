@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from choreography_ray.client.step_records import StepRecords
+from choreography_ray.access.step_records import StepRecords
 from choreography_ray.code import LoadedCode, load_code
 from choreography_ray.codec import decode
 from choreography_ray.core.explaining import Explained, explain_stored
