@@ -124,6 +124,25 @@ class RemoveJobReason(StrEnum):
     UNANSWERED = "UNANSWERED"
 
 
+_WORDS_OF_CONTROL: dict[str, str] = {
+    StopJobReason.JOB_IS_COMPLETED: "it has ended",
+    StopJobReason.JOB_IS_NOT_RUNNING: "it is FAILED or being removed",
+    StopJobReason.UNANSWERED: "its actor did not answer in time: what was asked may still be done",
+    ResumeJobReason.JOB_IS_NOT_PREPARED: "no plan of it was saved",
+    ResumeJobReason.JOB_CANNOT_BE_RESUMED: "its status or its can_resume does not allow it",
+    ResumeJobReason.NOT_ADMITTED: "admission refused it",
+    ResumeJobReason.ADMISSION_UNANSWERED: "admission did not answer",
+    ResumeJobReason.RESUME_HOOK_FAILED: "its on_before_resuming_job_steps failed",
+    ResumeJobReason.JOB_IS_BEING_REMOVED: "it is being removed",
+    ResumeJobReason.DRAIN_PENDING: "a drain waits until nothing of it runs",
+    RetryFailedStepsReason.NOT_SUPPORTED: "it has stages, or its can_retry_failed_steps does not allow it",
+    RetryFailedStepsReason.JOB_IS_NOT_COMPLETED_WITH_FAILURES: "only a job that completed with failures is",
+    RetryFailedStepsReason.COULD_NOT_PERSIST: "the store did not take it",
+    RemoveJobReason.TIMED_OUT: "its steps have not ended yet: the removal goes on",
+}
+"""What a reason means; those of what `details` tell are left out."""
+
+
 class _ControlError(ChoreographyError):
     """A request that a job refused, or that nobody answered."""
 
@@ -136,9 +155,9 @@ class _ControlError(ChoreographyError):
         self.details = details
 
     def describe(self) -> str:
-        return f"job {self.job_id!r} was not {self._VERB}: {self.reason}" + (
-            f" ({self.details})" if self.details else ""
-        )
+        words = _WORDS_OF_CONTROL.get(self.reason)
+        told = f"job {self.job_id!r} was not {self._VERB}: {self.reason}" + (f", {words}" if words else "")
+        return told + (f" ({self.details})" if self.details else "")
 
 
 class StopJobError(_ControlError):

@@ -157,7 +157,8 @@ def sample(cls: type[ChoreographyError]) -> str:
     if reasons is not None:
         given["reason"] = next(iter(reasons))
     told = cls(**given).describe()
-    return told if reasons is None else re.sub(rf"\b{given['reason']}\b", "REASON", told)
+    # What the reason means may follow it: that is told of each reason, and not of all.
+    return told if reasons is None else re.sub(rf"\b{given['reason']}\b(, .*)?", "REASON", told)
 
 
 def _messages() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import os
 import sys
@@ -13,8 +14,9 @@ from pydantic import ValidationError
 from typer.exceptions import TyperException
 
 from choreography_ray.cli import cluster, control, demo, jobs, looking
+from choreography_ray.cli.arguments import examples
 from choreography_ray.cli.connection import Connection
-from choreography_ray.cli.output import BadInput, ExitCode, describe_invalid, say_error
+from choreography_ray.cli.output import BadInput, ExitCode, Interrupted, describe_invalid, say_error, show
 from choreography_ray.errors import (
     ChoreographyError,
     InvalidJobType,
@@ -29,14 +31,26 @@ _BAD_INPUT = (BadInput, InvalidJobType, UnknownJobType, JobNotFound, StepNotFoun
 app = typer.Typer(
     name="choreography",
     help="Durable batch jobs on Ray.",
-    epilog="Exit codes: 0 ok; 1 error; 2 bad usage or input; of a job that was waited for: 3 completed with"
-    " failures, 4 failed, 5 stopped, 6 removed.",
+    epilog=examples(
+        "choreography demo",
+        "choreography up",
+        "choreography run shop.jobs:RebuildIndex --request @request.json --job-id nightly --wait",
+        "choreography --namespace staging list --status RUNNING",
+    )
+    + "\n\nExit codes: 0 ok; 1 error; 2 bad usage or input; of a job that was waited for: 3 completed with"
+    " failures, 4 failed, 5 stopped, 6 removed; 130 interrupted.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in (demo, jobs, looking, control, cluster):
     module.register(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        show(f"choreography-ray {importlib.metadata.version('choreography-ray')}")
+        raise typer.Exit
 
 
 @app.callback()
@@ -54,6 +68,9 @@ def options(
         typer.Option(help="The Ray cluster, else RAY_ADDRESS, else the one of `choreography up`, else a new one."),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
 ) -> None:
     """Durable batch jobs on Ray."""
     logging.basicConfig(level=logging.WARNING, format="choreography: %(message)s")
@@ -78,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         text, code = _describe(error)
         say_error(text)
+        return code
     if code == ExitCode.INTERRUPTED:  # typer's word for Ctrl-C
         say_error("interrupted; jobs that were started go on as long as their cluster lasts")
     return code
@@ -89,6 +107,8 @@ def _describe(error: Exception) -> tuple[str, ExitCode]:
             return f"{error.format_message()} (see --help)", ExitCode.BAD_INPUT
         case ValidationError():
             return describe_invalid(error), ExitCode.BAD_INPUT
+        case Interrupted():
+            return str(error), ExitCode.INTERRUPTED
         case JobRemoved():
             return str(error), ExitCode.REMOVED
         case _ if isinstance(error, _BAD_INPUT):

@@ -15,19 +15,17 @@ from rich.text import Text
 
 from choreography_ray import display
 from choreography_ray.cli import local_cluster
+from choreography_ray.cli.arguments import JsonOption, examples
 from choreography_ray.cli.connection import Connection
-from choreography_ray.cli.output import ExitCode, show, show_json
+from choreography_ray.cli.output import ExitCode, busy, show, show_json
 from choreography_ray.model import Frozen
-from choreography_ray.settings import Settings
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("up", epilog="\b\nExample: choreography up --dashboard")(up)
-    app.command("down")(down)
-    app.command("doctor", epilog="Exits with 1 when something is not ok.")(doctor)
+    app.command("up", epilog=examples("choreography up", "choreography up --dashboard --cpus 4"))(up)
+    app.command("down", epilog=examples("choreography down"))(down)
+    app.command("doctor", epilog=examples("choreography doctor", "choreography doctor --json"))(doctor)
 
 
 class Check(Frozen):
@@ -54,7 +52,8 @@ def up(
     cluster = local_cluster.running(connection.directory)
     is_new = cluster is None
     if cluster is None:
-        cluster = local_cluster.start(connection.directory, with_dashboard=dashboard, cpus=cpus)
+        with busy("starting Ray"):
+            cluster = local_cluster.start(connection.directory, with_dashboard=dashboard, cpus=cpus)
         try:
             with Connection(connection.mongo_url, connection.namespace, cluster.address).open(with_ray=True):
                 pass
@@ -75,7 +74,8 @@ def down(context: typer.Context, as_json: JsonOption = False) -> None:
 
     Nothing else is ended. Its running jobs go on at the next `up`.
     """
-    ended = local_cluster.stop(Connection.of(context).directory)
+    with busy("ending Ray"):
+        ended = local_cluster.stop(Connection.of(context).directory)
     if as_json:
         show_json({"processes_ended": ended or 0})
     elif ended is None:
@@ -87,7 +87,7 @@ def down(context: typer.Context, as_json: JsonOption = False) -> None:
 def doctor(context: typer.Context, as_json: JsonOption = False) -> int:
     """Look whether all is well, and what to do.
 
-    Looks at Python, the packages, the store, Ray and the throttle.
+    Looks at Python, the packages, the store, Ray and the throttle. Exits with 1 when something is not ok.
     """
     connection = Connection.of(context)
     checks = [_python(), _versions(), _store(connection), *_cluster(connection)]
@@ -120,9 +120,7 @@ def _versions() -> Check:
 
 
 def _store(connection: Connection) -> Check:
-    settings = Settings()
-    namespace = connection.namespace or settings.namespace
-    url = connection.mongo_url or settings.mongo_url
+    namespace, url = connection.known_namespace, connection.known_mongo_url
     where = "MongoDB" if url else f"the embedded store in {connection.directory}/"
 
     def look() -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from choreography_ray.cli import local_cluster
-from choreography_ray.cli.output import BadInput
+from choreography_ray.cli.output import BadInput, busy
 from choreography_ray.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,6 +37,16 @@ class Connection:
         return Path(Settings().data_directory)
 
     @property
+    def known_mongo_url(self) -> str | None:
+        """The MongoDB that was named; None: the embedded store."""
+        return self.mongo_url or Settings().mongo_url
+
+    @property
+    def known_namespace(self) -> str:
+        """The choreography namespace that was named, else the default."""
+        return self.namespace or Settings().namespace
+
+    @property
     def known_address(self) -> str | None:
         """The cluster that was named, or that `up` started in this folder; None when there is none."""
         if named := self.ray_address or os.environ.get("RAY_ADDRESS"):
@@ -58,12 +68,13 @@ class Connection:
         from choreography_ray.client import Choreography
 
         try:
-            return Choreography.connect(
-                ray_address=address if with_ray else None,
-                mongo_url=self.mongo_url,
-                namespace=self.namespace,
-                use_ray=with_ray,
-                resumes=resumes,
-            )
+            with busy("connecting" if address or not with_ray else "starting Ray here"):
+                return Choreography.connect(
+                    ray_address=address if with_ray else None,
+                    mongo_url=self.mongo_url,
+                    namespace=self.namespace,
+                    use_ray=with_ray,
+                    resumes=resumes,
+                )
         except ValueError as error:
             raise BadInput(str(error)) from error

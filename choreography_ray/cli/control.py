@@ -9,19 +9,21 @@ from typing import Annotated
 import typer
 
 from choreography_ray import display
+from choreography_ray.cli.arguments import JobArgument, JsonOption, examples
 from choreography_ray.cli.connection import Connection
-from choreography_ray.cli.jobs import JobArgument, JsonOption
-from choreography_ray.cli.output import BadInput, ExitCode, show, show_json
+from choreography_ray.cli.output import BadInput, ExitCode, busy, show, show_json
 from choreography_ray.model import DrainResult, JobStepStatus, ResumeResult
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("stop", epilog="\b\nExample: choreography stop nightly --step shard-7")(stop)
-    app.command("drain", epilog="\b\nExample: choreography drain nightly --timeout 600 && ./deploy")(drain)
-    app.command("resume", epilog="\b\nExample: choreography resume nightly")(resume)
-    app.command("retry", epilog="\b\nExample: choreography retry nightly && choreography watch nightly")(retry)
-    app.command("remove", epilog="\b\nExample: choreography remove nightly --yes")(remove)
+    app.command("stop", epilog=examples("choreography stop nightly", "choreography stop nightly --step shard-7"))(stop)
+    app.command("drain", epilog=examples("choreography drain nightly --timeout 600 && ./deploy"))(drain)
+    app.command("resume", epilog=examples("choreography resume nightly && choreography watch nightly"))(resume)
+    app.command("retry", epilog=examples("choreography retry nightly && choreography watch nightly"))(retry)
+    app.command("remove", epilog=examples("choreography remove nightly", "choreography remove nightly --yes --force"))(
+        remove
+    )
 
 
 def _told(job_id: str, result: str, words: str, as_json: bool) -> None:
@@ -32,7 +34,7 @@ def _told(job_id: str, result: str, words: str, as_json: bool) -> None:
 
 
 def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput("nobody is there to confirm it; --yes goes on without the question")
     if not typer.confirm(question):
         raise BadInput("nothing was done")
@@ -50,13 +52,13 @@ def stop(context: typer.Context, job_id: JobArgument, step: StepOption = None, a
     if step is not None:
         _stop_step(context, job_id, step, as_json)
         return
-    with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
+    with Connection.of(context).open(with_ray=True, resumes=False) as choreography, busy("stopping"):
         choreography.job(job_id).stop()
     _told(job_id, "STOPPED", "stopped; resume it with: choreography resume " + display.clean(job_id), as_json)
 
 
 def _stop_step(context: typer.Context, job_id: str, step_id: str, as_json: bool) -> None:
-    with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
+    with Connection.of(context).open(with_ray=True, resumes=False) as choreography, busy("stopping the step"):
         status = choreography.job(job_id).step(step_id).stop()
     words = {
         JobStepStatus.STOPPED: "stopped; it runs again when the job is resumed",
@@ -77,7 +79,7 @@ def drain(
     as_json: JsonOption = False,
 ) -> int:
     """Stop a job and wait until no code of its steps runs."""
-    with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
+    with Connection.of(context).open(with_ray=True, resumes=False) as choreography, busy("stopping"):
         result = choreography.job(job_id).drain(timedelta(seconds=timeout))
     words = {
         DrainResult.DRAINED: "drained: nothing of it runs",
@@ -90,7 +92,7 @@ def drain(
 
 def resume(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
     """Go on with a stopped job."""
-    with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
+    with Connection.of(context).open(with_ray=True, resumes=False) as choreography, busy("resuming"):
         result = choreography.job(job_id).resume()
     words = {
         ResumeResult.RESUMED: "resumed",
@@ -102,7 +104,7 @@ def resume(context: typer.Context, job_id: JobArgument, as_json: JsonOption = Fa
 
 def retry(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
     """Run the failed steps of a job that completed with failures again."""
-    with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
+    with Connection.of(context).open(with_ray=True, resumes=False) as choreography, busy("asking the job"):
         count = choreography.job(job_id).retry_failed_steps()
     if as_json:
         show_json({"job_id": job_id, "steps": count})
@@ -127,8 +129,8 @@ def remove(
             choreography.job(job_id).step(step).remove()
         _told(job_id, "REMOVED", f"what was left of step {display.clean(step)} is removed", as_json)
         return
-    if not yes and not as_json:
+    if not yes:
         _confirm(f"Delete everything that is stored of {display.clean(job_id)}?")
-    with Connection.of(context).open(with_ray=True, resumes=False) as choreography:
+    with Connection.of(context).open(with_ray=True, resumes=False) as choreography, busy("ending its steps"):
         choreography.job(job_id).remove(timedelta(seconds=timeout), force=force)
     _told(job_id, "REMOVED", "removed", as_json)

@@ -12,8 +12,10 @@ from rich import box
 from rich.table import Table
 
 from choreography_ray import display
+from choreography_ray.cli.arguments import JsonOption, examples
 from choreography_ray.cli.connection import Connection
-from choreography_ray.cli.output import BadInput, ExitCode, exit_code_of, show, show_json
+from choreography_ray.cli.jobs import follow
+from choreography_ray.cli.output import BadInput, ExitCode, busy, exit_code_of, show, show_json
 from choreography_ray.demo import index
 from choreography_ray.demo.jobs import INDEX_STAGE, PUBLISH_STAGE, SURVEY_STAGE, IndexRequest, IndexStandardLibrary
 from choreography_ray.model import JobRecord, JobStatus
@@ -21,7 +23,7 @@ from choreography_ray.model import JobRecord, JobStatus
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command("demo", epilog="\b\nExample: choreography demo && choreography demo --search asyncio")(demo)
+    app.command("demo", epilog=examples("choreography demo", "choreography demo --search asyncio --limit 5"))(demo)
 
 
 def demo(
@@ -32,7 +34,7 @@ def demo(
     out: Annotated[Path | None, typer.Option(help="Folder of the index; default: .choreography/demo.")] = None,
     groups: Annotated[int, typer.Option(min=1, max=500, help="Groups of files, each a step.")] = 36,
     limit: Annotated[int, typer.Option(min=1, help="Files to show for a word.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Run the example job, or search its index.
 
@@ -58,8 +60,9 @@ def _run(connection: Connection, folder: Path, groups: int, *, as_json: bool) ->
         show(f"a full-text index of {len(files):,} files ({size / 1e6:.1f} MB) in {root}")
         show(_plan(request))
     with connection.open(with_ray=True) as choreography:
-        handle = choreography.start(IndexStandardLibrary, request, job_id=f"demo-{run}")
-        record = handle.wait(progress=not as_json)
+        with busy("starting the job"):
+            handle = choreography.start(IndexStandardLibrary, request, job_id=f"demo-{run}")
+        record = follow(handle, progress=not as_json)
     if record.status is JobStatus.COMPLETED_SUCCESSFULLY:
         _show_result(record, folder, as_json=as_json)
     elif as_json:

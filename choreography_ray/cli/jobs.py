@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -12,10 +13,13 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from choreography_ray import display
+from choreography_ray.cli.arguments import JobArgument, JsonOption, examples
 from choreography_ray.cli.connection import Connection
 from choreography_ray.cli.output import (
     BadInput,
     ExitCode,
+    Interrupted,
+    busy,
     describe_invalid,
     exit_code_of,
     show,
@@ -33,16 +37,19 @@ SHOWN_FAILURES = 10
 FAILED = (JobStepStatus.COMPLETED_WITH_FAILURE, JobStepStatus.FAILED)
 """Statuses of steps that failed."""
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command(
-        "run", epilog="""\b\nExample: choreography run shop.jobs:RebuildIndex --request '{"index": "a"}' --wait"""
+        "run",
+        epilog=examples(
+            """choreography run shop.jobs:RebuildIndex --request '{"index": "a"}' --wait""",
+            "choreography run shop.jobs:RebuildIndex --request @request.json --job-id nightly --label team=search",
+        ),
     )(run)
-    app.command("watch", epilog="\b\nExample: choreography watch nightly && ./publish")(watch)
+    app.command(
+        "watch", epilog=examples("choreography watch nightly && ./publish", "choreography watch nightly --timeout 60")
+    )(watch)
 
 
 def run(
@@ -62,8 +69,9 @@ def run(
     made = make_request(job_class, request)
     labels = pairs(label or [])
     with Connection.of(context).open(with_ray=True) as choreography:
-        handle = choreography.start(job_class, made, job_id=job_id, labels=labels)
-        record = handle.wait(progress=not as_json) if wait else handle.record()
+        with busy("starting the job"):
+            handle = choreography.start(job_class, made, job_id=job_id, labels=labels)
+        record = follow(handle, progress=not as_json) if wait else handle.record()
         if as_json:
             show_json(record)
         elif wait:
@@ -93,12 +101,24 @@ def watch(
     needs_ray = status.is_interruptible and connection.known_address in {None, "local"}
     with connection.open(with_ray=needs_ray) as choreography:
         handle = choreography.job(job_id)
-        record = handle.wait(timeout=None if timeout is None else timedelta(seconds=timeout), progress=not as_json)
+        record = follow(handle, timeout, progress=not as_json)
         if as_json:
             show_json(record)
         else:
             _show_end(handle, record)
     return exit_code_of(record.status)
+
+
+def follow(handle: JobHandle, timeout: float | None = None, *, progress: bool) -> JobRecord:
+    """Wait for a job's end, at most `timeout` seconds, else `TimeoutError`. Ctrl-C raises `Interrupted`."""
+    try:
+        return handle.wait(timeout=None if timeout is None else timedelta(seconds=timeout), progress=progress)
+    except KeyboardInterrupt as interrupt:
+        job_id = shlex.quote(display.clean(handle.job_id))
+        raise Interrupted(
+            "interrupted; the job goes on as long as its cluster lasts:"
+            f" choreography watch {job_id} follows it, choreography stop {job_id} stops it"
+        ) from interrupt
 
 
 def load_job_class(name: str) -> type[Job[Any, Any]]:

@@ -3,35 +3,54 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from choreography_ray import display, reports
+from choreography_ray.cli.arguments import JobArgument, JsonOption, examples
 from choreography_ray.cli.connection import Connection
-from choreography_ray.cli.jobs import FAILED, SHOWN_FAILURES, JobArgument, JsonOption, first_failures, pairs
+from choreography_ray.cli.jobs import FAILED, SHOWN_FAILURES, first_failures, pairs
 from choreography_ray.cli.output import BadInput, ExitCode, show, show_json
 from choreography_ray.model import JobStatus, JobStepStatus
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("list", epilog="\b\nExample: choreography list --status RUNNING --label team=search")(list_jobs)
-    app.command("show", epilog="\b\nExample: choreography show nightly-2026-11-30")(show_job)
-    app.command("steps", epilog="\b\nExample: choreography steps nightly --failed")(list_steps)
-    app.command("explain", epilog="\b\nExample: choreography explain nightly")(explain)
-    app.command("logs", epilog="\b\nExample: choreography logs nightly shard-7")(logs)
-    app.command("verify", epilog="Exits with 1 when something is wrong; debris alone is not.")(verify)
+    app.command(
+        "list",
+        epilog=examples(
+            "choreography list --status RUNNING --label team=search",
+            "choreography list --created-before 2026-11-30 --take 1000 --json",
+        ),
+    )(list_jobs)
+    app.command("show", epilog=examples("choreography show nightly", "choreography show nightly shard-7"))(show_job)
+    app.command(
+        "steps", epilog=examples("choreography steps nightly --failed", "choreography steps nightly --status RUNNING")
+    )(list_steps)
+    app.command("explain", epilog=examples("choreography explain nightly"))(explain)
+    app.command("logs", epilog=examples("choreography logs nightly shard-7 --bytes 4096"))(logs)
+    app.command("verify", epilog=examples("choreography verify nightly"))(verify)
+
+
+def _any_of(statuses: type[StrEnum]) -> str:
+    return "One of " + ", ".join(statuses)
 
 
 def list_jobs(
     context: typer.Context,
     job_type: Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")] = None,
-    status: Annotated[list[JobStatus] | None, typer.Option(case_sensitive=False, help="May be repeated.")] = None,
+    status: Annotated[
+        list[JobStatus] | None,
+        typer.Option(metavar="STATUS", case_sensitive=False, help=f"{_any_of(JobStatus)}; may be repeated."),
+    ] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="All must match.")] = None,
-    created_before: Annotated[datetime | None, typer.Option(help="Local time.")] = None,
-    skip: Annotated[int, typer.Option(min=0)] = 0,
-    take: Annotated[int, typer.Option(min=1)] = 100,
+    created_before: Annotated[
+        datetime | None, typer.Option(metavar="WHEN", help="Local time, as 2026-11-30 or 2026-11-30T12:00:00.")
+    ] = None,
+    skip: Annotated[int, typer.Option(min=0, help="Leave out so many of the newest.")] = 0,
+    take: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, newest first."""
@@ -58,7 +77,10 @@ def show_job(
     step_id: Annotated[str | None, typer.Argument(metavar="[STEP]", help="A step's id: show that step.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a job: stages, history, failures, waiting retries; or one of its steps with each attempt."""
+    """Show a job, or one of its steps.
+
+    Of a job its stages, history, failures and waiting retries; of a step each attempt.
+    """
     with Connection.of(context).open(with_ray=False) as choreography:
         handle = choreography.job(job_id)
         if step_id is not None:
@@ -83,7 +105,9 @@ def show_job(
 def list_steps(
     context: typer.Context,
     job_id: JobArgument,
-    status: Annotated[JobStepStatus | None, typer.Option(case_sensitive=False, help="Only these.")] = None,
+    status: Annotated[
+        JobStepStatus | None, typer.Option(metavar="STATUS", case_sensitive=False, help=_any_of(JobStepStatus) + ".")
+    ] = None,
     failed: Annotated[
         bool, typer.Option("--failed", help="Only failed ones, with each attempt and traceback.")
     ] = False,
@@ -105,7 +129,7 @@ def list_steps(
 
 
 def explain(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """Tell for what the steps of a job wait.
+    """Tell for what the steps of a job wait, and why.
 
     Asks the job's actor, where a cluster is known here; else tells what is stored. Nothing is changed.
     """
@@ -142,9 +166,11 @@ def logs(
 
 
 def verify(context: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> int:
-    """Recount a job from its ledger, and look for what is missing or contradicts itself.
+    """Recount a job, and look for what is wrong.
 
-    Also while it runs. Of a job that was removed, it looks for what is left of it. Nothing is changed.
+    It looks for what is missing in the job's records, contradicts itself or is left over, also while it runs; of a
+    job that was removed, for what is left of it. Nothing is changed. Exits with 1 when something is wrong; debris
+    alone is not.
     """
     with Connection.of(context).open(with_ray=False) as choreography:
         found = choreography.job(job_id).verify()

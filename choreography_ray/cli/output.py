@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
@@ -40,9 +41,23 @@ class BadInput(Exception):
     """What was asked cannot be done as it was said; the message is a sentence."""
 
 
+class Interrupted(Exception):
+    """Ctrl-C while a command waited for a job, which goes on; the message tells how to follow it."""
+
+
 def exit_code_of(status: JobStatus) -> ExitCode:
     """The exit code of a command that waited for a job which now has this status."""
     return _CODES.get(status, ExitCode.OK)
+
+
+@contextmanager
+def busy(doing: str) -> Generator[None]:
+    """Tell a person at a terminal, on standard error, what is being waited for; it is wiped out afterwards."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with console_for(sys.stderr).status(f"{doing} ..."):
+        yield
 
 
 def show(what: RenderableType) -> None:

@@ -26,16 +26,17 @@ PLAIN_INTERVAL = 5.0
 class LiveProgress:
     """Shows a job while it runs: feed it the latest record.
 
-    In a terminal or a notebook it is a display that redraws itself: a bar per stage, the rate, the time left, and
-    above it each new failure. Anywhere else it writes a line when the status or the stage changes, for each new
-    failure, and now and then in between. The context manager restores the terminal whatever happens inside.
+    In a terminal that can move its cursor, or a notebook, it is a display that redraws itself: a bar per stage, the
+    rate, the time left, and above it each new failure. Anywhere else it writes a line when the status or the stage
+    changes, for each new failure, and now and then in between. The context manager restores the terminal
+    whatever happens inside.
     """
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console or console_for(sys.stderr)
         self._clock = clock
         self._rate = Rate(clock)
-        is_live = self._console.is_terminal or self._console.is_jupyter
+        is_live = self._console.is_jupyter or (self._console.is_terminal and not self._console.is_dumb_terminal)
         self._live = Live(console=self._console, auto_refresh=False, transient=False) if is_live else None
         self._failures_told: set[str] = set()
         self._last_line: tuple[JobStatus, int | None, int] | None = None

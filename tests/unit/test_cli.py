@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,8 +15,10 @@ from typing import Any, Self
 
 import pytest
 from pydantic import BaseModel
+from typer.main import get_command
 
 from choreography_ray.cli import main
+from choreography_ray.cli.app import app
 from choreography_ray.cli.connection import Connection
 from choreography_ray.cli.output import ExitCode
 from choreography_ray.errors import (
@@ -51,6 +55,10 @@ from choreography_ray.model import (
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 
+ROOT = Path(__file__).parents[2]
+GROUP: Any = get_command(app)
+COMMANDS = list(GROUP.commands)
+
 JOBS_MODULE = """
 from pydantic import BaseModel
 from choreography_ray.job import Job, JobState
@@ -85,6 +93,7 @@ def a_job(job_id: str = "nightly", status: JobStatus = JobStatus.RUNNING, failed
 
 class FakeHandle:
     def __init__(self, record: JobRecord, client: FakeClient) -> None:
+        self.job_id = record.job_id
         self._record = record
         self._client = client
         self.start_error: Any = None
@@ -368,14 +377,20 @@ def test_a_watch_that_times_out_is_an_error(client: FakeClient, capsys: pytest.C
 
 def test_interrupting_a_watch_says_that_the_job_goes_on(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.wait_raises = KeyboardInterrupt()
-    assert main(["watch", "nightly"]) == ExitCode.INTERRUPTED
-    assert "go on" in one_line(capsys)
+    client.records["a b"] = a_job("a b")
+    assert main(["watch", "a b"]) == ExitCode.INTERRUPTED
+    told = one_line(capsys)
+    assert "the job goes on" in told
+    assert "choreography watch 'a b'" in told
 
 
 def test_nothing_is_removed_that_nobody_confirms(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a terminal there is nobody to ask: the answer says what to do, and nothing is connected to."""
-    assert main(["remove", "nightly"]) == ExitCode.BAD_INPUT
-    assert "--yes" in capsys.readouterr().err
+    for more in ([], ["--json"]):
+        assert main(["remove", "nightly", *more]) == ExitCode.BAD_INPUT
+        out, err = capsys.readouterr()
+        assert "--yes" in err
+        assert out == ""
 
 
 def test_failures_are_named_after_waiting(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
@@ -617,12 +632,89 @@ def test_every_command_has_help_without_importing_ray() -> None:
     """Help is quick and works where Ray does not."""
     script = (
         "import sys; sys.modules.update(ray=None, pymongo=None); from choreography_ray.cli import main; "
-        "commands = 'demo up down run list show steps explain logs verify watch doctor'.split(); "
-        "sys.exit(max(main([command, '--help']) for command in commands))"
+        f"sys.exit(max(main([command, '--help']) for command in {COMMANDS}))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Usage: choreography") == 12
+    assert done.stdout.count("Usage: choreography") == len(COMMANDS)
+
+
+def parse(line: str) -> None:
+    """Parse one command line as the shell would hand it over, and run nothing. Raises for what is no option of it."""
+    for part in re.split(r" && | \| ", line):
+        words = [word for word in shlex.split(part, comments=True) if not word.startswith("2>")]
+        if Path(words[0]).name == "choreography":
+            root = GROUP.make_context("choreography", words[1:])
+            name, command, rest = GROUP.resolve_command(root, [*root._protected_args, *root.args])
+            command.make_context(name, rest, parent=root)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_json_and_examples_that_work(command: str) -> None:
+    made = GROUP.commands[command]
+    assert any("--json" in parameter.opts for parameter in made.params)
+    lines = [line.strip() for line in (made.epilog or "").splitlines() if line.startswith("  ")]
+    assert lines
+    assert all(f"choreography {command}" in line for line in lines)
+    for line in lines:
+        parse(line)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md"])
+def test_command_lines_of_the_docs_can_be_given(page: str) -> None:
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if "choreography " in line]
+    assert lines
+    for line in lines:
+        parse(line)
+
+
+def test_the_docs_name_every_command_and_exit_code() -> None:
+    told = (ROOT / "docs/command-line.md").read_text()
+    assert [name for name in COMMANDS if f"`{name}" not in told] == []
+    table = dict(re.findall(r"^\| (\d+) \| `(\w+)`", told, re.MULTILINE))
+    assert table == {str(code.value): code.name for code in ExitCode}
+
+
+def test_tab_offers_ids_of_the_latest_jobs_from_a_store_that_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what the job is; where no store answers nothing is offered, told or left behind."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CHOREOGRAPHY_MONGO_URL", raising=False)
+    monkeypatch.setenv("_CHOREOGRAPHY_COMPLETE", "complete_zsh")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "choreography stop ni")
+    asked: list[tuple[str, str]] = []
+
+    class Store:
+        def __init__(self, url: str, namespace: str) -> None:
+            asked.append((url, namespace))
+
+        async def list_jobs(self, wanted: object, take: int) -> list[JobRecord]:
+            return [a_job("nightly-2"), a_job("nightly-1", JobStatus.STOPPED), a_job("other"), a_job("ni\x1b[31m")]
+
+        async def close(self) -> None:
+            asked.append(("closed", ""))
+
+    def offered() -> str:
+        with pytest.raises(SystemExit):
+            main([])
+        out, err = capsys.readouterr()
+        assert err == ""
+        return out
+
+    assert "nightly" not in offered()
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("choreography_ray.storage.mongo.MongoStorage", Store)
+    assert "nightly" not in offered()
+    assert asked == []
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "choreography --mongo-url mongodb://db:1 --namespace team stop ni")
+    told = offered()
+    assert told.index("nightly-2") < told.index("nightly-1")
+    assert "Rebuild STOPPED" in told
+    assert "other" not in told
+    assert "31m" not in told
+    assert asked == [("mongodb://db:1", "team"), ("closed", "")]
 
 
 def test_a_reader_that_closes_the_pipe_gets_no_traceback() -> None:
