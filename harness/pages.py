@@ -35,6 +35,36 @@ def renewed(page: str) -> str:
     return _REGION.sub(lambda found: f"{found[1]}{found[2]}\n{REGIONS[found[1]]()}\n\n", page)
 
 
+# Code.
+
+_BLOCK = re.compile(r'^```(\w+)(?: title="(.+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"(^|\s)#.*$", re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """A block of code; `title` names the file that it is to be saved as, where a page has several."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    """The blocks of a page, in their order."""
+    return [Block(*found) for found in _BLOCK.findall(page)]
+
+
+def script(page: str) -> str:
+    """Its Python that belongs to no named file, as one script: a page may go on with what it defined before."""
+    return "\n\n".join(each.text for each in blocks(page) if each.language == "python" and not each.title)
+
+
+def commands(page: str) -> list[str]:
+    """The lines of its shell, without comments."""
+    text = "\n".join(each.text for each in blocks(page) if each.language == "sh").replace("\\\n", " ")
+    return [line for line in map(str.strip, _COMMENT.sub("", text).splitlines()) if line]
+
+
 # Options.
 
 

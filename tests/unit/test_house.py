@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -62,17 +61,6 @@ def test_core_and_engine_need_neither_ray_nor_pymongo() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 0
-
-
-def test_cluster_yaml_satisfies_rays_own_schema() -> None:
-    yaml = pytest.importorskip("yaml")
-    jsonschema = pytest.importorskip("jsonschema")
-    import ray.autoscaler
-
-    schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
-    config = yaml.safe_load((ROOT / "cluster.yaml").read_text())
-    jsonschema.validate(config, schema)
-    assert any("requirements.lock" in command for command in config["setup_commands"])
 
 
 def test_no_machine_path_or_index_address_is_in_the_repository() -> None:
