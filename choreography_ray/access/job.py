@@ -29,7 +29,6 @@ from choreography_ray.errors import (
 from choreography_ray.model import (
     DrainResult,
     Explanation,
-    JobId,
     JobRecord,
     JobStatus,
     JobStepStatus,
@@ -51,12 +50,12 @@ DRAIN_POLL_SECONDS = 0.1
 class JobAccess:
     """One job, by id. Everything read is from the store."""
 
-    def __init__(self, storage: JobStorage, asker: Asker, job_id: JobId) -> None:
-        self.job_id = job_id
+    def __init__(self, storage: JobStorage, reader: Reader, asker: Asker) -> None:
+        self.job_id = reader.job_id
         self.start_error: StartReport | None = None
         """What a start that started the job still has to say [S4.1, S4.4]."""
         self._storage = storage
-        self._reader = Reader(storage, job_id)
+        self._reader = reader
         self._asker = asker
 
     def __repr__(self) -> str:

@@ -9,11 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from choreography_ray.access.step_records import StepRecords
-from choreography_ray.code import LoadedCode, load_code
+from choreography_ray.code import load_code
 from choreography_ray.codec import decode
 from choreography_ray.core.explaining import Explained, explain_stored
 from choreography_ray.core.ledger import Ledger, recount
 from choreography_ray.engine.hooks import told
+from choreography_ray.engine.ports import Loaded
 from choreography_ray.engine.verification import verify_job
 from choreography_ray.errors import JobNotFound, StorageUnavailable
 from choreography_ray.model import (
@@ -68,7 +69,7 @@ class Reader:
         """A recount, and whatever is missing, contradicts itself or is left over [S3.2]."""
         return await verify_job(self._storage, self.job_id)
 
-    async def code(self, document: JobDocument) -> LoadedCode:
+    async def code(self, document: JobDocument) -> Loaded:
         """The job's code, loaded here. Raises `UnknownJobType`."""
         captured = await self._storage.read_code(document.code.digest) if document.code.digest else None
         return load_code(document.code, captured)
@@ -228,7 +229,7 @@ def _sentence(status: JobStatus, explained: Explained, document: JobDocument | N
     return f"its actor is at work{error}"
 
 
-def resolver(code: LoadedCode) -> Any:
+def resolver(code: Loaded) -> Any:
     """Finds classes for values that are given to a reader: its own `__main__` first, so that they are the reader's."""
 
     def resolve(name: str) -> type:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
 from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel
 from ray.exceptions import RayActorError, RayError
 
+from choreography_ray.access.starting import concluded, new_document, require_admission, require_startable
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import SUPERVISOR, THROTTLE, job_actor
@@ -21,30 +22,23 @@ from choreography_ray.actors.ray_api import find, here
 from choreography_ray.actors.supervisor import supervisor_handle
 from choreography_ray.actors.threads import ThreadedUserCode
 from choreography_ray.actors.throttle import throttle_handle
-from choreography_ray.authoring.checks import require_subclass
 from choreography_ray.client.cluster import RayCluster, embedded_url
 from choreography_ray.client.handle import AsyncJobHandle
 from choreography_ray.client.mapping import MapPlan, async_pages_of, save_code
 from choreography_ray.code import describe_code, describe_made_code
-from choreography_ray.codec import encode
 from choreography_ray.core.commands import ReportStart
 from choreography_ray.core.ownership import is_elsewhere
 from choreography_ray.core.starting import REMOVED
-from choreography_ray.engine.admission import ask_to_start, is_asked
 from choreography_ray.errors import (
     ChoreographyError,
     ClusterUnavailable,
-    InvalidJobType,
     JobRemoved,
-    NotStorable,
     StartJobError,
     StartJobReason,
-    StartReport,
 )
-from choreography_ray.job import Job, check_id, effective_options, label_of
+from choreography_ray.job import Job, check_id
 from choreography_ray.mapping import MapRequest, classes_for, title_of
 from choreography_ray.model import (
-    HistoryEntry,
     JobId,
     JobRecord,
     JobStatus,
@@ -225,7 +219,7 @@ class AsyncChoreography:
         require_startable(job_class, request)
         ref, captured = await asyncio.to_thread(describe_code, job_class)
         document = self._document(job_class, ref, request, job_id, labels)
-        await self._ask_admission(job_class, request, document)
+        await require_admission(job_class, request, document, self._user)
         await save_code(self._storage, ref, captured)
         if not await self._storage.insert_job(document):
             handle = self._handle(document.job_id)
@@ -262,7 +256,7 @@ class AsyncChoreography:
         ref, captured = await asyncio.to_thread(describe_made_code, job_class, step_class, fn)
         request = MapRequest(function=title)
         document = self._document(job_class, ref, request, None, None)
-        await self._ask_admission(job_class, request, document)
+        await require_admission(job_class, request, document, self._user)
         return MapPlan(self._storage, document, step_class, captured)
 
     async def start_map(self, plan: MapPlan) -> AsyncJobHandle:
@@ -275,25 +269,7 @@ class AsyncChoreography:
         if document.is_background:
             await asyncio.to_thread(job_handle, document.job_id, self._connection)
             return handle
-        report = await self._started(document.job_id)
-        if not report.error:
-            return handle
-        if report.error in tuple(StartReport):
-            handle.start_error = StartReport(report.error)
-            return handle
-        raise StartJobError(StartJobReason(report.error), document.job_id, report.details, handle)
-
-    async def _ask_admission(
-        self, job_class: type[Job[TRequest, Any]], request: TRequest, document: JobDocument
-    ) -> None:
-        """Raise `StartJobError` unless the job may start. Nothing is saved yet: the id stays free [S11]."""
-        if not is_asked(job_class, document.options):
-            return
-        answer = await ask_to_start(job_class, request, document, self._user)
-        if not answer.is_allowed:
-            is_refused = answer.is_allowed is False
-            reason = StartJobReason.NOT_ADMITTED if is_refused else StartJobReason.ADMISSION_UNANSWERED
-            raise StartJobError(reason, document.job_id, (answer.why,))
+        return concluded(handle, await self._started(document.job_id))
 
     def _document(
         self,
@@ -303,23 +279,8 @@ class AsyncChoreography:
         job_id: str | None,
         labels: Mapping[str, str] | None,
     ) -> JobDocument:
-        chosen = JobId(uuid.uuid4().hex if job_id is None else check_id("job id", job_id))
-        at = datetime.now(UTC)
-        return JobDocument(
-            job_id=chosen,
-            type_name=label_of(job_class),
-            code=code,
-            request=encode(request, "request"),
-            state=encode(job_class.state_type(), "state"),
-            options=effective_options(job_class, self._options),
-            created_at=at,
-            updated_at=at,
-            history=(HistoryEntry(at=at, status=JobStatus.PREPARING_JOB),),
-            labels=checked_labels(labels or {}),
-            is_background=job_class.start_steps_in_background,
-            actor_name=job_actor(chosen),
-            keep_results=job_class.keep_results,
-        )
+        document = new_document(job_class, code, request, self._options, datetime.now(UTC), job_id, labels)
+        return replace(document, actor_name=job_actor(document.job_id))
 
     async def _started(self, job_id: JobId) -> ReportStart:
         """The start's answer, from the actor, or from the store when the job is further than its actor.
@@ -377,28 +338,6 @@ class AsyncChoreography:
         except (ValueError, RayError):
             return None
         return snapshot
-
-
-def require_startable(job_class: Any, request: object) -> None:
-    """Raise `InvalidJobType` for what is no job, or not ready to be one, and for a request of another class."""
-    require_subclass("start", "what is started", job_class, Job)
-    name = job_class.__qualname__
-    if not job_class.is_concrete:
-        raise InvalidJobType(name, "it is abstract: derive from it and give it all types and methods")
-    if not isinstance(request, job_class.request_type):
-        wanted, got = job_class.request_type.__name__, type(request).__name__
-        raise InvalidJobType(name, f"its request must be a {wanted}, not a {got}")
-
-
-def checked_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Names and values as text. Raises `NotStorable` for what is not Unicode: it would come back as something else."""
-    chosen = {str(name): str(value) for name, value in labels.items()}
-    for name, value in chosen.items():
-        try:
-            (name + value).encode()
-        except UnicodeEncodeError:
-            raise NotStorable(f"labels[{name!r}]", "it has half of a surrogate pair, which is not Unicode") from None
-    return chosen
 
 
 def connect_settings(mongo_url: str | None, namespace: str | None) -> Settings:

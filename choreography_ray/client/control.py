@@ -22,7 +22,7 @@ from choreography_ray.core.transitions import check_job
 from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.ownership import read_when_free
 from choreography_ray.engine.rest import Request, RequestKind, StopStep
-from choreography_ray.engine.taking import delete_taken, give_status, take_over
+from choreography_ray.engine.taking import delete_taken, give_status, take_by_force, take_over
 from choreography_ray.errors import Fenced, JobNotFound, OwnedElsewhere, UnknownJobType
 from choreography_ray.model import JobId, JobStatus
 from choreography_ray.records import JobDocument
@@ -125,20 +125,8 @@ class Controller(Asker):
 
     async def remove_by_force(self) -> None:
         """See `access.asker.Asker`."""
-        taken = await self._take_by_force()
+        taken = await take_by_force(self._storage, self.job_id, lambda: datetime.now(UTC), ASK_AGAIN_SECONDS)
         with contextlib.suppress(ValueError, RayError):
             handle = await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
             await asyncio.to_thread(end, handle)
         await delete_taken(self._storage, taken)
-
-    async def _take_by_force(self) -> JobDocument:
-        while True:
-            document = await self.document()
-            taken = await take_over(self._storage, self.job_id, document.fence)
-            if taken is not None:
-                now = datetime.now(UTC)
-                why = "removed by force"
-                removing = await give_status(self._storage, taken, JobStatus.REMOVING, why, now, is_forced=True)
-                if removing is not None:
-                    return removing
-            await asyncio.sleep(ASK_AGAIN_SECONDS)

@@ -12,6 +12,7 @@ from typing import Any
 from ray.exceptions import RayError
 
 from choreography_ray.access.job import JobAccess
+from choreography_ray.access.reading import Reader
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.names import job_actor
 from choreography_ray.actors.ray_api import find, is_connected
@@ -54,7 +55,7 @@ class AsyncJobHandle(JobAccess):
     """One job, by id. Reading works without a cluster; everything read is from the store."""
 
     def __init__(self, storage: JobStorage, connection: Connection, job_id: JobId) -> None:
-        super().__init__(storage, Controller(storage, connection, job_id), job_id)
+        super().__init__(storage, Reader(storage, job_id), Controller(storage, connection, job_id))
         self._connection = connection
 
     async def _explained(self) -> Explained | None:

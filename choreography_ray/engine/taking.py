@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
 from choreography_ray.core.transitions import bounded, check_job
-from choreography_ray.errors import StartJobReason
+from choreography_ray.errors import JobNotFound, StartJobReason
 from choreography_ray.model import HistoryEntry, JobId, JobStatus
 from choreography_ray.records import JobDocument
 from choreography_ray.storage.protocol import JobStorage
@@ -54,6 +56,23 @@ async def give_status(
         changed = replace(changed, start_error=StartJobReason.STOPPED)
         names.append("start_error")
     return changed if await storage.save_job(changed, names) else None
+
+
+async def take_by_force(storage: JobStorage, job_id: JobId, now: Callable[[], datetime], pause: float) -> JobDocument:
+    """The job under a fence of our own, `REMOVING`, whatever its status and whoever works on it [S9.6].
+
+    Tried again after `pause` seconds as long as others are faster. Raises `JobNotFound`, `StorageUnavailable`.
+    """
+    while True:
+        document = await storage.read_job(job_id)
+        if document is None:
+            raise JobNotFound(job_id)
+        taken = await take_over(storage, job_id, document.fence)
+        if taken is not None:
+            removing = await give_status(storage, taken, JobStatus.REMOVING, "removed by force", now(), is_forced=True)
+            if removing is not None:
+                return removing
+        await asyncio.sleep(pause)
 
 
 async def delete_taken(storage: JobStorage, document: JobDocument) -> None:

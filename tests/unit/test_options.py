@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from choreography_ray.client.asynchronous import checked_labels
+from choreography_ray.access.starting import checked_labels
 from choreography_ray.errors import NotStorable
 from choreography_ray.options import ClusterOptions, JobsOptions
 
