@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, get_type_hints
 from pydantic import BaseModel
 
 from choreography_ray import errors
+from choreography_ray.actors import metrics
 from choreography_ray.core.transitions import JOB_TRANSITIONS, STEP_TRANSITIONS
 from choreography_ray.errors import ChoreographyError
 from choreography_ray.job import Job
@@ -196,6 +197,17 @@ def _messages() -> str:
     return "\n".join(["| message | error |", "|---|---|", *rows])
 
 
+def _metrics() -> str:
+    counters = [(f"{name}_total", "counter", one) for name, one in metrics.COUNTERS.items()]
+    histograms = [(name, "histogram", one) for name, one in metrics.HISTOGRAMS.items()]
+    gauges = [(name, "gauge", one) for name, one in metrics.GAUGES.items()]
+    rows = [
+        f"| `ray_{metrics.PREFIX}{name}` | {form} | {f'`{one.kind}`' if one.kind else ''} | {one.description} |"
+        for name, form, one in (*counters, *histograms, *gauges)
+    ]
+    return "\n".join(["| name | form | also by | what |", "|---|---|---|---|", *rows])
+
+
 REGIONS: Mapping[str, Callable[[], str]] = {
     "options of jobs": lambda: _options(JobsOptions),
     "options of a namespace": lambda: _options(ClusterOptions),
@@ -205,6 +217,7 @@ REGIONS: Mapping[str, Callable[[], str]] = {
     "states of jobs": lambda: _states(JOB_TRANSITIONS),
     "states of steps": lambda: _states(STEP_TRANSITIONS),
     "messages": _messages,
+    "metrics": _metrics,
 }
 
 

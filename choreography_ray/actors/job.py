@@ -13,7 +13,7 @@ from choreography_ray.actors.connection import Connection, load_stored_code
 from choreography_ray.actors.gcs import RayTables
 from choreography_ray.actors.hosts import RayHosts
 from choreography_ray.actors.last_words import obituary
-from choreography_ray.actors.names import host_prefix, job_actor
+from choreography_ray.actors.names import SUPERVISOR, host_prefix, job_actor
 from choreography_ray.actors.ray_api import SERVICE, create, end, find, here
 from choreography_ray.actors.threads import ThreadedUserCode
 from choreography_ray.actors.throttle import throttle_handle
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 GOODBYE_SECONDS = 1.0
 """How long the throttle may take to hear that a finished job holds nothing; else it finds out by itself."""
+NUMBERS_SECONDS = 5.0
+"""How often the supervisor is told what to count: twice as often as Ray exports it."""
 LAST_SECONDS = 10.0
 """How long Ray may take to end a process that asked for it."""
 REPLY_SECONDS = 0.2
@@ -150,13 +152,34 @@ class JobActor:
             obituary,
         )
         self._begun.set()
+        counting = asyncio.get_running_loop().create_task(self._tell_numbers(self._incarnation))
         try:
             return await self._incarnation.run()
         finally:
+            counting.cancel()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_SECONDS):
+                    await self._send_numbers(self._incarnation)
             if self._hosts is not None:
                 await self._hosts.close()
             if self._throttle is not None:
                 await self._throttle.close()
+
+    async def _tell_numbers(self, incarnation: Incarnation) -> None:
+        while True:
+            await asyncio.sleep(NUMBERS_SECONDS)
+            await self._send_numbers(incarnation)
+
+    async def _send_numbers(self, incarnation: Incarnation) -> None:
+        """To the supervisor, which outlives jobs: Ray loses what a process counted shortly before its end."""
+        numbers = incarnation.numbers()
+        if not numbers:
+            return
+        try:
+            supervisor = await asyncio.to_thread(find, SUPERVISOR, self._connection.ray_namespace)
+            await supervisor.count.remote(numbers)
+        except Exception as error:  # noqa: BLE001 - it may have counted them: what is not sure is not counted twice
+            log.info("numbers of job %s are lost: %s", self._job_id, error)
 
     async def _speak(self, message: Exchange) -> Reply | None:
         throttle = await asyncio.to_thread(throttle_handle, self._connection)

@@ -13,11 +13,13 @@ from choreography_ray.actors.clean import create_cleanly
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.gcs import RayTables
 from choreography_ray.actors.job import job_handle
+from choreography_ray.actors.metrics import JobMetrics
 from choreography_ray.actors.names import JOB_PREFIX, SUPERVISOR, THROTTLE, job_actor, job_of_actor
 from choreography_ray.actors.ray_api import SERVICE, actor_id_of, create, end, find, here
 from choreography_ray.core.supervising import ListedActor
 from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.supervisor import Supervisor
+from choreography_ray.engine.tally import Numbers
 from choreography_ray.engine.writes import Writer
 from choreography_ray.model import JobId
 
@@ -81,11 +83,13 @@ class RayJobActors:
 class SupervisorActor:
     """Brings interrupted jobs back, ends silent job actors, and forgets old jobs, as long as its cluster lives.
 
-    Nothing of it is durable: after a crash it looks again. `look` may be called by anybody, however often.
+    It also exports what job actors count [S16]. Nothing of it is durable: after a crash it looks again. `look` may be
+    called by anybody, however often.
     """
 
     async def __init__(self, connection: Connection) -> None:  # type: ignore[misc]  # Ray awaits it
         self._storage = connection.storage()
+        self._metrics = JobMetrics(connection.namespace)
         self._supervisor = Supervisor(self._storage, RayJobActors(connection), SystemClock())
         self._life = asyncio.get_running_loop().create_task(self._live())
 
@@ -96,6 +100,10 @@ class SupervisorActor:
         except Exception:
             log.exception("this process of the supervisor ends")
             os._exit(1)  # Ray makes a new one
+
+    async def count(self, numbers: Numbers) -> None:
+        """Export what happened in a job."""
+        self._metrics.add(numbers)
 
     async def look(self) -> None:
         """Look at once whether a job needs somebody, with the options as they are stored now."""

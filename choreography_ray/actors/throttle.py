@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from choreography_ray.actors.clean import create_cleanly
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.gcs import ActorInfo, RayTables
+from choreography_ray.actors.metrics import SlotMetrics
 from choreography_ray.actors.names import JOB_PREFIX, THROTTLE, job_actor
 from choreography_ray.actors.ray_api import SERVICE, create, find, here, is_restarted
 from choreography_ray.core.slot_messages import Exchange, ExchangeKey, Reply
@@ -71,7 +72,9 @@ class ThrottleActor:
         self._table = SlotTable(boot, maximum, lease, margin, time.monotonic(), is_first=is_first)
         await self._told(self._observe)
         self._ready.set()
+        metrics = SlotMetrics(self._connection.namespace)
         while True:
+            metrics.show(self._table.snapshot(time.monotonic()))
             await asyncio.sleep(OBSERVE_SECONDS)
             try:
                 await self._observe()

@@ -91,6 +91,15 @@ class JobMachine:
         """Whether the host belongs to this job and is not given up."""
         return host in self._job.hosts
 
+    def awaits(self, run: Run, ordinal: int) -> bool:
+        """Whether the step was assigned to the run, and the job knows of no outcome."""
+        return ordinal in self._job.inbox.left(run)
+
+    def owes(self, host: HostId) -> bool:
+        """Whether steps that the host was given have no outcome yet, as far as the job knows."""
+        view = self._job.hosts.get(host)
+        return view is not None and view.group is not None and bool(self._job.inbox.left(view.group.run))
+
     def would_be_last(self, host: HostId) -> bool:
         """Whether the step that the host performs alone has no death of its process left [S10]."""
         view = self._job.hosts.get(host)

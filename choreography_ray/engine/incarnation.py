@@ -31,6 +31,7 @@ from choreography_ray.engine.rest import NO_SUCH_STEP, Desk, Request, RequestKin
 from choreography_ray.engine.silent import SilentHooks
 from choreography_ray.engine.startup import StartInterrupted, StartRefused, Startup, initial_counts, read_ledger
 from choreography_ray.engine.takeover import Obituary, Takeover
+from choreography_ray.engine.tally import Numbers, Tally
 from choreography_ray.engine.voice import Speak, Voice
 from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.errors import (
@@ -92,6 +93,7 @@ class Incarnation:
         self._ports = ports
         self._lease_seconds = lease_seconds
         self._writer = Writer(clock)
+        self._tally = Tally()
         self._confirmation = Confirmation(clock, lease_seconds, is_current)
         self._takeover = Takeover(job_id, me, storage, clock, self._writer, self._confirmation, lease_seconds, obituary)
         self._job: JobWriter | None = None
@@ -154,6 +156,10 @@ class Incarnation:
             return self._engine.explain()
         phase = "its job actor is taking over" if self._job is None else _PHASES.get(self._job.document.status, "")
         return Explained(phase=phase or "its job actor has not begun with its steps", trouble=self.trouble)
+
+    def numbers(self) -> Numbers | None:
+        """What happened since this was asked last; None before the job is taken over."""
+        return None if self._job is None else self._tally.take(self.document, self._writer.errors)
 
     async def ask(self, host: HostId, is_first: bool) -> Lease:
         """A host asks for its lease [S10.2]. Before the ledger is read, leases that exist are renewed.
@@ -277,6 +283,7 @@ class Incarnation:
     async def _take_over(self) -> JobDocument:
         document = await self._takeover.take()
         self._job = JobWriter(document, self._storage, self._clock, self._writer)
+        self._tally.begin(document)
         self._slots = JobSlots(self.job_id, self._me.actor, document.fence, self._lease_seconds)
         self._voice = Voice(self._slots, self._speak, self._clock)
         # Whatever it does next may take long, and a job actor that says nothing is taken for stuck [S10.4].
@@ -398,7 +405,15 @@ class Incarnation:
             self._hooks.plans = plans
             self._hooks.step_type = lambda ordinal: ledger.kinds[ledger.kind(ordinal)].step_type
         engine = JobEngine(
-            machine, self._storage, self._job, self._writer, self._hooks, plans, self._clock, self._confirmation
+            machine,
+            self._storage,
+            self._job,
+            self._writer,
+            self._hooks,
+            plans,
+            self._clock,
+            self._confirmation,
+            self._tally,
         )
         engine.hosts, engine.throttle = self._ports(engine)
         if self._takeover.is_first:

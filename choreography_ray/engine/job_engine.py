@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from choreography_ray.engine.ports import Clock, HostsPort, Lease, ThrottlePort,
 from choreography_ray.engine.recorder import Recorder, Write
 from choreography_ray.engine.settling import settle_run
 from choreography_ray.engine.silent import SilentHooks
+from choreography_ray.engine.tally import Counted, Measured, Tally
 from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.errors import Fenced
 from choreography_ray.model import HostId, JobStatus
@@ -29,6 +30,13 @@ from choreography_ray.storage.protocol import JobStorage
 log = logging.getLogger(__name__)
 
 PAGE = 1_000
+
+_CAUSES: Mapping[type[e.Event], str] = {
+    e.HostDied: "died",
+    e.HostFailedToStart: "failed_to_start",
+    e.HostWithdrawn: "not_placed",
+}
+"""Why a host is lost, as numbers tell it."""
 
 
 class JobEngine:
@@ -48,6 +56,7 @@ class JobEngine:
         plans: Plans,
         clock: Clock,
         confirmation: Confirmation,
+        tally: Tally,
     ) -> None:
         self.machine = machine
         self.hosts: HostsPort | None = None
@@ -59,6 +68,7 @@ class JobEngine:
         self._plans = plans
         self._clock = clock
         self._confirmation = confirmation
+        self._tally = tally
         self._job_id = machine.document.job_id
         self._events: list[e.Event] = []
         self._news = asyncio.Event()
@@ -85,14 +95,20 @@ class JobEngine:
 
     def post(self, event: e.Event) -> None:
         """Tell the machine an event, with the next turn."""
+        if isinstance(event, e.HostDied | e.HostFailedToStart | e.HostWithdrawn) and self.machine.owes(event.host):
+            self._tally.count(Counted.LOST_HOSTS, kind=_CAUSES[type(event)])
         self._events.append(event)
         self._news.set()
 
     async def deliver(self, document: OutcomeDocument) -> None:
         """A host's outcomes; returns once they are recorded. Raises `Fenced` when this incarnation is over."""
         receipt, done = self._new_receipt()
+        arrived = self._clock.instant().now
+        self._tally.count(Counted.DELIVERIES)
+        self._tally.measure(Measured.STEP, document.seconds / len(document.outcomes))
         self.post(e.OutcomesReported(document, receipt))
         await done
+        self._tally.measure(Measured.RECORDING, self._clock.instant().now - arrived)
 
     async def request(self, make: Callable[[int], e.Request]) -> str | int:
         """Ask for a change of the job; the answer, once what it says is durable. Raises `Fenced` as `deliver` does."""
@@ -185,6 +201,8 @@ class JobEngine:
     async def _carry_out(self, command: c.Command) -> None:
         if isinstance(command, Write):
             await self._recorder.write(command)
+            if isinstance(command, c.SaveRetries):
+                self._tally.count(Counted.RETRIES, len(command.items))
         else:
             self._tell(command)
 
@@ -275,6 +293,10 @@ class JobEngine:
             for o in command.outcomes
         ]
         documents = await settle_run(self._storage, self._writer, self._job_id, command.host, command.run, outcomes)
+        if not outcomes:  # the watchdog looked
+            found = (o for document in documents for o in document.outcomes)
+            awaited = sum(self.machine.awaits(command.run, o.ordinal) for o in found)
+            self._tally.count(Counted.WATCHDOG_FINDINGS, awaited)
         return e.RunSettled(command.host, command.run, documents)
 
     async def _read_failed_steps(self) -> e.FailedStepsRead:

@@ -20,11 +20,14 @@ LONGEST_DELAY = 5.0
 
 
 class Writer:
-    """Repeats storage calls that got no answer. `trouble` tells the last error while one is being repeated."""
+    """Repeats storage calls that got no answer. `trouble` tells the last error while one is being repeated, `errors`
+    how many there were.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.trouble = ""
+        self.errors = 0
 
     async def certain(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call until the store answers. Errors other than `StorageUnavailable` are raised."""
@@ -34,6 +37,7 @@ class Writer:
                 value = await call()
             except StorageUnavailable as error:
                 self.trouble = str(error)
+                self.errors += 1
                 await self._clock.sleep(delay)
                 delay = min(2 * delay, LONGEST_DELAY)
             else:

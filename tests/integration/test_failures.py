@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+import ray
 
 from choreography_ray import Choreography, JobsOptions, JobStatus, JobStepStatus, StageProgress, WaitReason
 from tests.integration.jobs import HOSTINGS, Batch, OnePiece, Piece, Pieces, await_true, marks
@@ -150,3 +153,29 @@ def test_what_a_step_printed_is_found_while_and_after_it_ran(local: Choreography
     assert "hello" in after.out
     assert after.host == host
     assert after.pid
+
+
+def exported(namespace: str) -> dict[str, float]:
+    """Our metrics of a namespace at the node's Prometheus endpoint, by name, and by status where they have one."""
+    (node,) = ray.nodes()
+    with urlopen(f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics") as answer:
+        text = answer.read().decode()
+    found = {}
+    for name, tags, value in re.findall(r"^ray_choreography_(\w+)\{(.*)\} (\S+)$", text, re.MULTILINE):
+        told = dict(re.findall(r'(\w+)="([^"]*)"', tags))
+        if told["namespace"] == namespace and "le" not in told:
+            found[f"{name} {told.get('status', '')}".strip()] = float(value)
+    return found
+
+
+def test_what_happened_is_at_the_prometheus_endpoint_of_the_node(local: Choreography, tmp_path: Path) -> None:
+    """Also what a job's actor counted just before it ended."""
+    pieces = [Piece(log=str(tmp_path / "marks"), key=str(n), fails=n < 2) for n in range(6)]
+    with Choreography.connect(namespace="numbers") as client:
+        client.start(Pieces, Batch(kind="SharedPiece", pieces=pieces)).wait(timeout=120, progress=False)
+        await_true(lambda: exported("numbers").get("jobs_total COMPLETED_WITH_FAILURES") == 1, 60, "Ray exports it")
+        found = exported("numbers")
+    assert found["steps_total COMPLETED_SUCCESSFULLY"] == 4
+    assert found["steps_total COMPLETED_WITH_FAILURE"] == 2
+    assert found["deliveries_total"] == found["step_seconds_count"] == found["recording_seconds_count"] >= 1
+    assert found["slots_maximum"] == ray.cluster_resources()["CPU"]
