@@ -8,6 +8,7 @@ from typing import Any
 
 from choreography_ray.actors.connection import Connection, load_stored_code
 from choreography_ray.actors.deadman import Deadman
+from choreography_ray.actors.logs import write_records
 from choreography_ray.actors.names import job_actor
 from choreography_ray.actors.ray_api import find, here
 from choreography_ray.actors.threads import ThreadedUserCode, ThreadRunner
@@ -86,6 +87,7 @@ class HostActor:
         self, job_id: JobId, host: HostId, connection: Connection, code: CodeRef
     ) -> None:
         process = HostProcess()  # before anything that may hang
+        write_records(job=job_id, host=host)
         storage = connection.storage()
         clock = SystemClock()
         writer = Writer(clock)

@@ -13,6 +13,7 @@ from choreography_ray.actors.connection import Connection, load_stored_code
 from choreography_ray.actors.gcs import RayTables
 from choreography_ray.actors.hosts import RayHosts
 from choreography_ray.actors.last_words import obituary
+from choreography_ray.actors.logs import write_records
 from choreography_ray.actors.names import SUPERVISOR, host_prefix, job_actor
 from choreography_ray.actors.ray_api import SERVICE, create, end, find, here
 from choreography_ray.actors.threads import ThreadedUserCode
@@ -92,6 +93,7 @@ class JobActor:
     """
 
     async def __init__(self, job_id: JobId, connection: Connection) -> None:  # type: ignore[misc]  # Ray awaits it
+        write_records(job=job_id)
         self._job_id = job_id
         self._connection = connection
         self._storage = connection.storage()

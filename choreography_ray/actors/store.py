@@ -12,6 +12,7 @@ from typing import Any
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from choreography_ray.actors.clean import create_cleanly
+from choreography_ray.actors.logs import write_records
 from choreography_ray.actors.names import STORE
 from choreography_ray.actors.ray_api import SERVICE, create, find, here
 from choreography_ray.errors import EmbeddedStoreUnavailable
@@ -27,6 +28,7 @@ class StoreKeeper:
     """Starts the store of a data directory, and starts it again when it died or gave up. Its URL stays if it can."""
 
     def __init__(self, directory: str) -> None:
+        write_records(service=STORE, directory=directory)
         self._store = EmbeddedStore(Path(directory))
         self._url = self._store.start()
         self._life: asyncio.Task[None] | None = None

@@ -13,6 +13,7 @@ from choreography_ray.actors.clean import create_cleanly
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.gcs import RayTables
 from choreography_ray.actors.job import job_handle
+from choreography_ray.actors.logs import write_records
 from choreography_ray.actors.metrics import JobMetrics
 from choreography_ray.actors.names import JOB_PREFIX, SUPERVISOR, THROTTLE, job_actor, job_of_actor
 from choreography_ray.actors.ray_api import SERVICE, actor_id_of, create, end, find, here
@@ -88,6 +89,7 @@ class SupervisorActor:
     """
 
     async def __init__(self, connection: Connection) -> None:  # type: ignore[misc]  # Ray awaits it
+        write_records(service=SUPERVISOR, namespace=connection.namespace)
         self._storage = connection.storage()
         self._metrics = JobMetrics(connection.namespace)
         self._supervisor = Supervisor(self._storage, RayJobActors(connection), SystemClock())

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from choreography_ray.actors.clean import create_cleanly
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.gcs import ActorInfo, RayTables
+from choreography_ray.actors.logs import write_records
 from choreography_ray.actors.metrics import SlotMetrics
 from choreography_ray.actors.names import JOB_PREFIX, THROTTLE, job_actor
 from choreography_ray.actors.ray_api import SERVICE, create, find, here, is_restarted
@@ -39,6 +40,7 @@ class ThrottleActor:
     """
 
     async def __init__(self, connection: Connection) -> None:  # type: ignore[misc]  # Ray awaits it
+        write_records(service=THROTTLE, namespace=connection.namespace)
         self._connection = connection
         self._tables = RayTables()
         self._waiting: dict[ExchangeKey, asyncio.Future[Reply | None]] = {}

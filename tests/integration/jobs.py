@@ -127,6 +127,8 @@ class BlockingPiece(JobStep[Piece, str, PieceState], ABC):
         self.state.piece = request
 
     def perform_step(self, state: PieceState, context: BlockingStepContext) -> str:
+        if state.piece and state.piece.says:
+            context.logger.info("%s to the log", state.piece.says)
         return work(state)
 
 

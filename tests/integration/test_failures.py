@@ -139,8 +139,8 @@ def test_what_steps_wait_for_is_told_by_the_jobs_actor(local: Choreography, tmp_
     assert "warm actors" in job.output("0-0").told
 
 
-def test_what_a_step_printed_is_found_while_and_after_it_ran(local: Choreography, tmp_path: Path) -> None:
-    """By its own actor's name; the store has no copy of it."""
+def test_what_a_step_printed_and_logged_is_found_while_and_after_it_ran(local: Choreography, tmp_path: Path) -> None:
+    """By its own actor's name; the store has no copy of it. What it logged names job, step and attempt."""
     log, gate = tmp_path / "marks", tmp_path / "gate"
     job = local.start(
         Pieces, Batch(kind="OwnPiece", pieces=[Piece(log=str(log), key="a", gate=str(gate), says="hello")])
@@ -153,6 +153,10 @@ def test_what_a_step_printed_is_found_while_and_after_it_ran(local: Choreography
     assert "hello" in after.out
     assert after.host == host
     assert after.pid
+    (logged,) = (line for line in after.err.splitlines() if "to the log" in line)
+    assert " level=INFO " in logged
+    assert f" job={job.job_id} host=step0-" in logged
+    assert logged.endswith(' step=a attempt=1 logger=step.OwnPiece message="hello to the log"')
 
 
 def exported(namespace: str) -> dict[str, float]:
