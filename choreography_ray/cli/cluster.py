@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -155,10 +155,15 @@ def _cluster(connection: Connection) -> list[Check]:
     return checks + [Check(name="throttle", is_ok=True, told=told) for told in throttle]
 
 
-def _describe_throttle(snapshot: dict[str, object] | None) -> str:
+def _describe_throttle(snapshot: dict[str, Any] | None) -> str:
     if not snapshot:
         return "not used yet"
-    return ", ".join(f"{name} {value}" for name, value in snapshot.items())
+    jobs = snapshot["jobs"].values()
+    told = (
+        f"{snapshot['held']} of {snapshot['maximum']} slots are held, {sum(job['wanted'] for job in jobs)} more wanted"
+    )
+    told += f", {len(jobs)} jobs at work"
+    return told if snapshot["is_granting"] else f"{told}; it grants none until jobs have told it what they hold"
 
 
 def _attempt(name: str, look: Callable[[], str], advice: str) -> Check:

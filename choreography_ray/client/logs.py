@@ -36,7 +36,10 @@ async def output_of(job_id: JobId, step: StepRecord, namespace: str, size: int) 
         return known.model_copy(update={"told": told})
     told = "" if out or err else "its process printed nothing, or Ray has deleted what it printed"
     if "/shared-" in row.name:
-        told = told or "its process performs many steps: what others of them printed is here too"
+        told = (
+            told
+            or "its process performs many steps: what others of them printed is here too; log lines name their step"
+        )
     return known.model_copy(update={"out": out, "err": err, "told": told})
 
 

@@ -161,6 +161,7 @@ class FakeClient:
         self.wait_raises: BaseException | None = None
         self.stopped: JobStepStatus | Exception = JobStepStatus.STOPPED
         self.is_open = False
+        self.is_granting = True
         self.verified = Verification(job_id=JobId("nightly"), status=JobStatus.RUNNING)
         self.output = StepOutput(step_id=StepId("s"), told="the step is PREPARED: no process has performed it")
         self.explained = Explanation(job_id=JobId("nightly"), status=JobStatus.RUNNING, told="its actor is at work")
@@ -188,7 +189,7 @@ class FakeClient:
         return list(self.records.values())[: wanted["take"]]
 
     def throttle(self) -> dict[str, Any] | None:
-        return {"maximum": 2, "held": 1}
+        return {"maximum": 2, "held": 1, "is_granting": self.is_granting, "jobs": {"job/nightly": {"wanted": 3}}}
 
 
 @pytest.fixture
@@ -591,6 +592,17 @@ def test_doctor_tells_what_is_not_ok_and_what_to_do(
     assert not checks["store"]["is_ok"]
     assert "--mongo-url" in checks["store"]["advice"]
     assert "--ray-address" in checks["Ray cluster"]["advice"]
+
+
+def test_doctor_tells_in_words_who_holds_slots(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:1")
+    for client.is_granting in (True, False):
+        assert main(["doctor", "--json"]) == 0
+        told = {check["name"]: check["told"] for check in json.loads(capsys.readouterr().out)}["throttle"]
+        assert "1 of 2 slots are held, 3 more wanted, 1 jobs at work" in told
+        assert ("grants none" in told) is not client.is_granting
 
 
 def test_the_cluster_is_taken_from_option_environment_and_folder_in_this_order(
