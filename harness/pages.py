@@ -97,19 +97,16 @@ def _default(cls: type[Any], name: str) -> Any:
 def _shown(value: Any) -> str:
     match value:
         case timedelta():
-            return f"`{_duration(value)}`"
+            seconds = value.total_seconds()
+            size, unit = next(pair for pair in _UNITS if seconds >= pair[0])
+            return f"{seconds / size:g} {unit}"
         case Enum():
             return f"`{value.name}`"
         case _:
             return f"`{value!r}`"
 
 
-def _duration(value: timedelta) -> str:
-    seconds = value.total_seconds()
-    for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds")):
-        if seconds >= unit:
-            return f"timedelta({name}={seconds / unit:g})"
-    return f"timedelta(seconds={seconds:g})"
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def _options(cls: type[Any], title: str = "option", name_of: Callable[[str], str] = str) -> str:
@@ -132,10 +129,13 @@ def _arrows(table: Mapping[Any, frozenset[Any]]) -> Iterator[tuple[str, list[str
 
 
 def _diagram(table: Mapping[Any, frozenset[Any]]) -> str:
-    """As Mermaid draws it, without the arrows to REMOVING, which come from everywhere."""
+    """As Mermaid draws it, without REMOVING, to which arrows come from everywhere."""
     lines = [f"    [*] --> {next(iter(table)).name}"]
     for before, others in _arrows(table):
-        lines += [f"    {before} --> {after}" for after in others if after != "REMOVING"] or [f"    {before} --> [*]"]
+        if before != "REMOVING":
+            lines += [f"    {before} --> {after}" for after in others if after != "REMOVING"] or [
+                f"    {before} --> [*]"
+            ]
     return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
 
 
@@ -178,22 +178,24 @@ def reasons_of(cls: type[ChoreographyError]) -> type[Enum] | None:
     return getattr(errors, named[1]) if named else None
 
 
-def sample(cls: type[ChoreographyError]) -> str:
-    """Its message, with the names of its fields in the place of their values."""
-    given: dict[str, Any] = {}
-    for name, parameter in inspect.signature(cls.__init__).parameters.items():
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name not in {"self", "details", "job"}:
-            given[name] = _Blank(name.upper())
+def samples(cls: type[ChoreographyError]) -> list[str]:
+    """Its messages, with the names of its fields in the place of their values: one, or one for each reason."""
+    given = {
+        name: _Blank(name.upper())
+        for name, parameter in inspect.signature(cls.__init__).parameters.items()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name not in {"self", "reason", "details", "job"}
+    }
     reasons = reasons_of(cls)
-    if reasons is not None:
-        given["reason"] = next(iter(reasons))
-    told = cls(**given).describe()
-    # What the reason means may follow it: that is told of each reason, and not of all.
-    return told if reasons is None else re.sub(rf"\b{given['reason']}\b(, .*)?", "REASON", told)
+    if reasons is None:
+        return [cls(**given).describe()]
+    told = [re.sub(rf"\b{each}\b", "REASON", cls(reason=each, **given).describe()) for each in reasons]
+    return list(dict.fromkeys(told))
 
 
 def _messages() -> str:
-    rows = [f"| {sample(cls)} | [`{cls.__name__}`](#{cls.__name__.lower()}) |" for cls in error_classes()]
+    rows = [
+        f"| {told} | [`{cls.__name__}`](#{cls.__name__.lower()}) |" for cls in error_classes() for told in samples(cls)
+    ]
     return "\n".join(["| message | error |", "|---|---|", *rows])
 
 
