@@ -30,7 +30,8 @@ from pydantic import BaseModel
 from choreography_ray import Choreography, Job, JobState, JobStep, JobStepState, StepHosting
 
 def mark(log, event, key):
-    line = json.dumps([event, key, 0, time.monotonic(), os.getpid(), ""]) + "\\n"
+    told = os.environ.get("TOLD_BY_RUNTIME_ENV", "")
+    line = json.dumps([event, key, 0, time.monotonic(), os.getpid(), told]) + "\\n"
     with open(log, "a") as file:
         file.write(line)
 
@@ -172,14 +173,17 @@ def test_a_script_that_starts_a_job_and_exits_at_once(head: Head, tmp_path: Path
 
 
 def test_a_script_submitted_with_ray_job_submit_that_exits_at_once(head: Head, tmp_path: Path) -> None:
-    """As before; the script comes with its working directory, which Ray deletes some day."""
+    """As before; the script comes with its working directory, which Ray deletes some day, and with variables that reach
+    its job and its steps.
+    """
     code = tmp_path / "code"
     code.mkdir()
     (code / "start.py").write_text(START_AND_LEAVE)
     assert head.cluster.dashboard is not None
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", head.cluster.dashboard),
-        *("--working-dir", str(code), "--", sys.executable, "start.py", str(tmp_path), "by-submit"),
+        *("--working-dir", str(code), "--runtime-env-json", '{"env_vars": {"TOLD_BY_RUNTIME_ENV": "this"}}'),
+        *("--", sys.executable, "start.py", str(tmp_path), "by-submit"),
     ]
     # Ray would look there before it looks at its own --address.
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
@@ -195,6 +199,7 @@ def test_a_script_submitted_with_ray_job_submit_that_exits_at_once(head: Head, t
     assert submitted.returncode == 0, submitted.stdout + submitted.stderr
     assert "succeeded" in submitted.stdout
     check_that_it_ended_without_its_driver(tmp_path, "by-submit", head.cluster.session)
+    assert {mark.node for mark in marks(tmp_path / "marks")} == {"this"}
 
 
 DRIVER = (
