@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass, field
+from typing import Any
+
+import ray.cloudpickle
 
 from choreography_ray.actors.names import ray_namespace
 from choreography_ray.code import LoadedCode, load_code
@@ -11,6 +15,8 @@ from choreography_ray.engine.writes import Writer
 from choreography_ray.records import CodeRef
 from choreography_ray.storage.mongo import MongoStorage
 from choreography_ray.storage.protocol import JobStorage
+
+_cloudpickle: Any = ray.cloudpickle  # has no types
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +42,8 @@ async def load_stored_code(storage: JobStorage, writer: Writer, ref: CodeRef) ->
     if ref.digest:
         captured = await writer.certain(lambda: storage.read_code(ref.digest))
     # It runs what stands at the top of the user's modules, for as long as that takes: not on the actor's loop [S14.3].
-    return await asyncio.to_thread(load_code, ref, captured)
+    loaded = await asyncio.to_thread(load_code, ref, captured, is_alone=True)
+    for name in loaded.modules:
+        # Ray has a cloudpickle of its own. A task that a body starts finds these modules nowhere.
+        _cloudpickle.register_pickle_by_value(sys.modules[name])
+    return loaded

@@ -42,6 +42,8 @@ class LoadedCode:
     job_class: type[Job[Any, Any]]
     types: Mapping[str, type] = field(default_factory=dict[str, type])
     missing: Mapping[str, str] = field(default_factory=dict[str, str])
+    modules: Mapping[str, ModuleType] = field(default_factory=dict[str, ModuleType])
+    """Modules of the user that came with a captured copy."""
 
     def resolve(self, name: str) -> type:
         """The type named "module:qualname": a captured one, else an imported one. Raises `UnknownJobType`."""
@@ -116,8 +118,11 @@ def _signing_key() -> str | None:
     return Settings().signing_key
 
 
-def load_code(ref: CodeRef, captured: bytes | None = None) -> LoadedCode:
+def load_code(ref: CodeRef, captured: bytes | None = None, *, is_alone: bool = False) -> LoadedCode:
     """The code that a record points at; the same object for the same reference in one process.
+
+    `is_alone`: this process performs this code and no other. Modules of a captured copy are then the process's own,
+    before any files of their names: those may be newer, or somebody else's.
 
     Raises `UnknownJobType` with a sentence for whatever is in the way. With a signing key set, a captured copy that is
     not signed with it is not even unpickled.
@@ -127,7 +132,8 @@ def load_code(ref: CodeRef, captured: bytes | None = None) -> LoadedCode:
         if key and not hmac.compare_digest(ref.signature, _sign_ref(key, ref)):
             raise UnknownJobType(_title(ref), "the record's reference to its code is not signed with this signing key")
         if (known := _loaded.get(ref)) is None:
-            known = _loaded[ref] = _load_captured(ref, captured, key) if ref.digest else _load_imported(ref)
+            known = _load_captured(ref, captured, key, is_alone) if ref.digest else _load_imported(ref)
+            _loaded[ref] = known
         return known
 
 
@@ -136,7 +142,7 @@ def _load_imported(ref: CodeRef) -> LoadedCode:
     return LoadedCode(_as_job(ref, found))
 
 
-def _load_captured(ref: CodeRef, captured: bytes | None, key: str | None) -> LoadedCode:
+def _load_captured(ref: CodeRef, captured: bytes | None, key: str | None, is_alone: bool) -> LoadedCode:
     if ref.python != PYTHON:
         raise UnknownJobType(_title(ref), f"it was captured with Python {ref.python}, and this is Python {PYTHON}")
     if captured is None:
@@ -154,14 +160,14 @@ def _load_captured(ref: CodeRef, captured: bytes | None, key: str | None) -> Loa
     if not hmac.compare_digest(expected, hashlib.sha256(payload).hexdigest()):
         raise UnknownJobType(_title(ref), "its captured copy is damaged: the content does not match its checksum")
     try:
-        bundle = restore(payload)
+        bundle, modules = restore(payload, is_alone=is_alone)
     except ModuleNotFoundError as error:
         raise UnknownJobType(_title(ref), f"it needs the module {error.name!r}, which is not installed here") from error
     except Exception as error:
         raise UnknownJobType(
             _title(ref), f"its captured copy does not load ({type(error).__name__}: {error})"
         ) from error
-    return LoadedCode(_as_job(ref, bundle.types.get(bundle.job)), bundle.types, bundle.missing)
+    return LoadedCode(_as_job(ref, bundle.types.get(bundle.job)), bundle.types, bundle.missing, modules)
 
 
 def _as_job(ref: CodeRef, found: object) -> type[Job[Any, Any]]:

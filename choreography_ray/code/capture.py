@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import importlib.abc
 import importlib.machinery
 import io
@@ -16,6 +17,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -104,11 +106,23 @@ class _Pickler(_CloudPickler):
             # Made again by pydantic, so that asking for Page[Item] over there yields this very class.
             return _parametrize, (generic["origin"], generic["args"])
         reduced: Any = super().reducer_override(obj)
-        if isinstance(obj, type) and "__pydantic_validator__" in vars(obj) and reduced is not NotImplemented:
-            make, arguments, (state, slots), _, _, set_state = reduced
-            state = {name: value for name, value in state.items() if name not in _BUILT_BY_PYDANTIC}
-            return make, arguments, (set_state, (state, slots)), None, None, _revive
+        if isinstance(obj, type) and reduced is not NotImplemented and len(reduced) == _PARTS_OF_A_CLASS:
+            return _reduce_class(obj, *reduced)
         return reduced
+
+
+_PARTS_OF_A_CLASS = 6
+"""As cloudpickle takes one apart; what it finds by its name has fewer."""
+
+
+def _reduce_class(cls: type, make: Any, arguments: Any, state: Any, _items: Any, _pairs: Any, set_state: Any) -> Any:
+    content, slots = state
+    if "__pydantic_validator__" in vars(cls):
+        kept = {name: value for name, value in content.items() if name not in _BUILT_BY_PYDANTIC}
+        return make, arguments, (set_state, (kept, slots)), None, None, _revive
+    if _TOLD_OF_SUBCLASSES & content.keys():
+        return make, arguments, (set_state, state), None, None, _set_state
+    return make, arguments, state, None, None, set_state
 
 
 def _reduce_code(code: CodeType) -> Any:
@@ -140,6 +154,8 @@ def _tie(obj: object) -> str | None:
 _BUILT_BY_PYDANTIC = frozenset({"__pydantic_core_schema__", "__pydantic_serializer__", "__pydantic_validator__"})
 """Built anew over there, once all classes are whole: schemas of models that know each other share their parts, and
 pickle would hand over parts that are not filled yet."""
+_TOLD_OF_SUBCLASSES = frozenset({"__init_subclass__", "__pydantic_init_subclass__"})
+"""Set last over there: what they did for each subclass is in the copy, and must not be done again."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -149,6 +165,7 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(payload))
         self.modules: dict[str, ModuleType] = {}
         self._foreign = foreign
+        self._mine = uuid.uuid4().hex
 
     def persistent_load(self, pid: Any) -> ModuleType:
         return self.modules.setdefault(pid, ModuleType(pid))
@@ -158,28 +175,37 @@ class _Unpickler(pickle.Unpickler):
             raise AttributeError(f"{global_name} of the module {module_name} can only be found where that module is")
         found = super().find_class(module_name, global_name)
         if module_name == cloudpickle.cloudpickle.__name__ and global_name.startswith("_make_skeleton_"):
-            # By the id that comes last but one cloudpickle would find, and overwrite, a class of another version.
-            return functools.partial(_make_untracked, found)
+            return functools.partial(_make_anew, found, self._mine)
         return found
 
 
-def _make_untracked(make: Callable[..., type], *arguments: Any) -> type:
-    return make(*arguments[:-2], None, arguments[-1])
+def _make_anew(make: Callable[..., type], load: str, *arguments: Any) -> type:
+    # By the id that comes last but one cloudpickle finds a class that a base of it mentions, and would find, and
+    # overwrite, that of an earlier load.
+    return make(*arguments[:-2], f"{load} {arguments[-2]}", arguments[-1])
 
 
 class _Revived(threading.local):
-    """The pydantic classes that the load in this thread has made so far."""
+    """What the load in this thread has made so far: pydantic classes, and what is set last, by class and name."""
 
     def __init__(self) -> None:
         self.classes: list[Any] = []
+        self.last: list[tuple[type, str, Any]] = []
 
 
 _revived = _Revived()
 
+_State = tuple[Callable[[type, Any], object], tuple[dict[str, Any], Any]]
 
-def _revive(cls: type, state: tuple[Callable[[type, Any], object], Any]) -> None:
-    set_state, content = state
-    set_state(cls, content)
+
+def _set_state(cls: type, state: _State) -> None:
+    set_state, (content, slots) = state
+    _revived.last += [(cls, name, content[name]) for name in _TOLD_OF_SUBCLASSES & content.keys()]
+    set_state(cls, ({name: value for name, value in content.items() if name not in _TOLD_OF_SUBCLASSES}, slots))
+
+
+def _revive(cls: type, state: _State) -> None:
+    _set_state(cls, state)
     _revived.classes.append(cls)
 
 
@@ -291,24 +317,32 @@ def _refusal(value: object, modules: Mapping[str, ModuleType]) -> Exception | No
     return None
 
 
-def restore(payload: bytes) -> Bundle:
-    """The bundle of a captured copy, its classes alive. Runs what the capture contains: verify it first.
+def restore(payload: bytes, *, is_alone: bool = False) -> tuple[Bundle, dict[str, ModuleType]]:
+    """The bundle of a captured copy, its classes alive, and the modules that came with it, by name.
 
-    Raises whatever unpickling raises.
+    `is_alone`: the modules are this process's own, before any files of their names, and what is of them goes to other
+    processes by value. Runs what the capture contains: verify it first. Raises whatever unpickling raises.
     """
     unpickler = _Unpickler(payload)
     bundle = _load(unpickler)
-    _finder.add(unpickler.modules)
-    return bundle
+    modules = {name: module for name, module in unpickler.modules.items() if name != "__main__"}
+    _finder.add(modules, comes_first=is_alone)
+    if is_alone:
+        for name in modules:
+            importlib.import_module(name)
+            _cloudpickle.register_pickle_by_value(sys.modules[name])
+    return bundle, modules
 
 
 def _load(unpickler: _Unpickler) -> Bundle:
-    before, _revived.classes = _revived.classes, []
+    before, _revived.classes, _revived.last = (_revived.classes, _revived.last), [], []
     try:
         bundle = unpickler.load()
+        for cls, name, value in _revived.last:
+            setattr(cls, name, value)
         _complete_models()
     finally:
-        _revived.classes = before
+        _revived.classes, _revived.last = before
     if not isinstance(bundle, Bundle):
         raise TypeError(f"a captured copy holds a Bundle, this one a {type(bundle).__name__}")
     for name, cls in bundle.types.items():
@@ -335,24 +369,28 @@ def _explain_absent(module: ModuleType, absent: Mapping[str, str]) -> None:
 
 
 class _CapturedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Answers imports inside captured functions, and only those that nothing else can answer."""
+    """Answers imports inside captured functions: before any other finder, or only what no other can answer."""
 
     def __init__(self) -> None:
         self._modules: dict[str, ModuleType] = {}
 
-    def add(self, modules: Mapping[str, ModuleType]) -> None:
-        self._modules.update((name, module) for name, module in modules.items() if name != "__main__")
+    def add(self, modules: Mapping[str, ModuleType], *, comes_first: bool) -> None:
+        self._modules.update(modules)
         if self._modules and self not in sys.meta_path:
-            sys.meta_path.append(self)
+            sys.meta_path.insert(0 if comes_first else len(sys.meta_path), self)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        del path, target
+        del target
         if fullname not in self._modules:
             return None
         is_package = any(name.startswith(fullname + ".") for name in self._modules)
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
+        spec = importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
+        if is_package and (there := importlib.machinery.PathFinder.find_spec(fullname, path)) is not None:
+            # What is imported by a name made at run time was not captured: it may lie where the package was.
+            spec.submodule_search_locations = there.submodule_search_locations
+        return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         return self._modules[spec.name]

@@ -11,6 +11,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -110,6 +111,7 @@ def user_modules(roots: Iterable[object]) -> dict[str, ModuleType]:
         if module is None or module.__name__ in found or is_installed(module):
             continue
         found[module.__name__] = module
+        waiting.append(sys.modules.get(module.__name__.rpartition(".")[0]))  # imports go by way of the package
         waiting.extend(_neighbours(module))
     return found
 
@@ -169,8 +171,9 @@ def _imported_names(code: CodeType, package: str) -> Iterator[str]:
     previous: Any = None
     for instruction in dis.get_instructions(code):
         if instruction.opname == "IMPORT_NAME":
-            dots = "." * level
-            yield importlib.util.resolve_name(dots + instruction.argval, package) if level else instruction.argval
+            with suppress(ImportError):  # beyond its package, as the function would find out if it came to it
+                name = "." * level + instruction.argval
+                yield importlib.util.resolve_name(name, package) if level else name
         # The level is the constant loaded before the names that are taken from the module.
         level = previous if isinstance(previous, int) else 0
         previous = instruction.argval
