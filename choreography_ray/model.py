@@ -120,7 +120,7 @@ class AdmissionMoment(StrEnum):
 class Frozen(BaseModel):
     """A record that never changes: a change makes a new one. Unknown fields of newer versions are kept [S12.1]."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="allow", arbitrary_types_allowed=True, defer_build=True)
 
 
 class AdmissionQuestion(Frozen):

@@ -20,7 +20,7 @@ def _s(seconds: float) -> timedelta:
 class JobsOptions(BaseModel):
     """How a job runs and heals. Saved with the job, and valid for its recovery [S15]. Durations are `timedelta`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     max_concurrent_step_starts: Count = 16
     """How many hosts a job starts at the same time. At least 1."""
@@ -79,7 +79,7 @@ class JobsOptions(BaseModel):
 class ClusterOptions(BaseModel):
     """What holds for a whole namespace; stored once, later explicit values replace [S15]."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     max_parallel_steps: Count | None = None
     """Step bodies that run at once over all jobs [S5.7]. None: the cluster's CPUs as they come and go."""

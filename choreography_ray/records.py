@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from choreography_ray.model import HistoryEntry, HostId, JobId, JobStatus, JobStepStatus, StepHosting, StepId
@@ -34,7 +35,9 @@ def columns(rows: Sequence[NamedTuple]) -> Columns:
 
 def rows(kind: type[_Row], stored: Columns) -> tuple[_Row, ...]:
     """The records again."""
-    return tuple(map(kind._make, zip(*stored, strict=True)))
+    # As `_make` does it, but without a call of Python's for each.
+    make: Any = partial(tuple.__new__, kind)  # pyright: ignore[reportUnknownMemberType]
+    return tuple(map(make, zip(*stored, strict=True)))
 
 
 class Run(NamedTuple):

@@ -2,6 +2,8 @@
 
 A class of an installed distribution is named and imported. Any other is captured by value, so that the job goes on when
 its notebook or script is gone [S13].
+
+What only capturing needs is imported where it is needed: every process of a job loads code, few capture any.
 """
 
 from __future__ import annotations
@@ -18,9 +20,6 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from choreography_ray.code.capture import capture, restore
-from choreography_ray.code.fingerprint import fingerprint
-from choreography_ray.code.ownership import defined_classes, is_installed, owners_of, user_modules
 from choreography_ray.errors import InvalidJobType, UnknownJobType
 from choreography_ray.job import Job, label_of
 from choreography_ray.records import CodeRef
@@ -69,6 +68,8 @@ def describe_code(job_class: type[Job[Any, Any]]) -> tuple[CodeRef, bytes | None
     Equal digests mean equal code; the bytes of two captures may differ all the same. Raises `InvalidJobType` when the
     class cannot be captured, or when another module of this process uses its label.
     """
+    from choreography_ray.code.ownership import is_installed, user_modules
+
     _claim_label(job_class)
     module = sys.modules.get(job_class.__module__)
     is_found = module is not None and _attribute(module, job_class.__qualname__) is job_class
@@ -86,6 +87,8 @@ def describe_made_code(
 
     Raises `InvalidJobType` when the function, or what it uses, cannot be captured.
     """
+    from choreography_ray.code.ownership import owners_of, user_modules
+
     step = type_reference(step_class)
     try:
         return _captured(job_class, {step: step_class}, user_modules(owners_of(function)), needed=(step,))
@@ -96,6 +99,9 @@ def describe_made_code(
 def _captured(
     job_class: type[Job[Any, Any]], types: dict[str, type], modules: dict[str, ModuleType], needed: Collection[str] = ()
 ) -> tuple[CodeRef, bytes]:
+    from choreography_ray.code.capture import capture
+    from choreography_ray.code.ownership import defined_classes
+
     types = {**types, **defined_classes(modules.values()), type_reference(job_class): job_class}
     bundle, payload = capture(type_reference(job_class), types, modules, needed)
     key = _signing_key()
@@ -113,7 +119,7 @@ def _captured(
 
 
 def _signing_key() -> str | None:
-    from choreography_ray.settings import Settings  # here: a host whose code is installed starts without it
+    from choreography_ray.settings import Settings
 
     return Settings().signing_key
 
@@ -159,6 +165,8 @@ def _load_captured(ref: CodeRef, captured: bytes | None, key: str | None, is_alo
         raise UnknownJobType(_title(ref), "its captured copy is not signed with this signing key")
     if not hmac.compare_digest(expected, hashlib.sha256(payload).hexdigest()):
         raise UnknownJobType(_title(ref), "its captured copy is damaged: the content does not match its checksum")
+    from choreography_ray.code.capture import restore
+
     try:
         bundle, modules = restore(payload, is_alone=is_alone)
     except ModuleNotFoundError as error:
@@ -225,6 +233,8 @@ def _local_classes(modules: Collection[str]) -> Iterator[type]:
 
 
 def _digest(content: object, modules: Mapping[str, object], key: str | None) -> str:
+    from choreography_ray.code.fingerprint import fingerprint
+
     # Copies are stored under their digest and kept: one that is signed differently must not meet another's.
     signer = hmac.digest(key.encode(), b"choreography-ray signer", "sha256").hex() if key else ""
     return hashlib.sha256(f"{PYTHON}\n{signer}\n{fingerprint(content, modules.__contains__)}".encode()).hexdigest()

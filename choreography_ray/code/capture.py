@@ -30,7 +30,6 @@ import cloudpickle.cloudpickle
 from pydantic import BaseModel
 from pydantic.dataclasses import rebuild_dataclass
 
-from choreography_ray.code.blame import fault_of
 from choreography_ray.errors import InvalidJobType
 
 if TYPE_CHECKING:
@@ -304,6 +303,8 @@ def _divide(values: Mapping[str, Any], modules: Mapping[str, ModuleType]) -> tup
 
 def _blame(value: object, modules: Mapping[str, ModuleType], error: Exception) -> str:
     """A sentence that names what is at fault: the name by which code of the user holds what cannot be pickled."""
+    from choreography_ray.code.blame import fault_of  # here: few captures fail, and who restores one never asks
+
     return fault_of(value, modules, lambda suspect: _refusal(suspect, modules)) or (
         f"it needs something that cannot leave its process ({type(error).__name__}: {error})"
     )

@@ -20,8 +20,6 @@ import sys
 from collections.abc import Callable, Hashable
 from typing import Any, cast
 
-import bson
-
 from choreography_ray.codec.classes import ClassForm, UnreadableClass, encode_ref, form_of, resolve_ref
 from choreography_ray.codec.forms import (
     DECODERS,
@@ -99,6 +97,8 @@ def decode(payload: Payload, resolve: TypeResolver = import_type) -> Any:
 
 def encoded_size(payload: Payload) -> int:
     """Bytes that a payload takes in a document, give or take the name of its field."""
+    import bson  # here: a host whose values are small starts without it
+
     return len(bson.encode({"": payload}))
 
 

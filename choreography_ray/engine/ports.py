@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from choreography_ray.core.instant import Instant
-from choreography_ray.core.slot_messages import Exchange
-from choreography_ray.core.supervising import ListedActor
 from choreography_ray.job import Job
 from choreography_ray.model import HostId, JobId, StepId
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import CodeRef, Columns, Group, OutcomeDocument, Payload, Run, StepKind, columns, rows
+
+if TYPE_CHECKING:  # a host starts without what only job and supervisor need
+    from choreography_ray.core.instant import Instant
+    from choreography_ray.core.slot_messages import Exchange
+    from choreography_ray.core.supervising import ListedActor
 
 T = TypeVar("T")
 

@@ -89,6 +89,8 @@ class Startup:
         self._desk = desk
         self._kinds: list[StepKind] = []
         self._kind_index: dict[tuple[Any, ...], int] = {}
+        self._plain_kinds: dict[tuple[int, type], int] = {}
+        """The same for steps that have the options of their class, which most have: nothing to compare."""
 
     async def plan(self) -> bool:
         """Call `prepare_steps` and save the whole plan. False: it is empty. Raises `StartRefused`."""
@@ -190,6 +192,8 @@ class Startup:
 
     def _kind(self, step: StepDetails) -> int:
         cls = step.step_class
+        if step.ray_options is cls.ray_options and (plain := self._plain_kinds.get((step.stage, cls))) is not None:
+            return plain
         step_type = f"{cls.__module__}:{cls.__qualname__}"
         key = (step.stage, step_type, repr(sorted(step.ray_options.items())))
         index = self._kind_index.get(key)
@@ -200,6 +204,8 @@ class Startup:
             options = encode(dict(step.ray_options), "ray_options")
             self._kinds.append(StepKind(step.stage, step_type, cls.hosting, cls.steps_per_actor, options))
             self._kind_index[key] = index
+        if step.ray_options is cls.ray_options:
+            self._plain_kinds[step.stage, cls] = index
         return index
 
     async def _save_segments(self, segments: tuple[PlanSegment, ...]) -> None:
@@ -315,9 +321,11 @@ class Startup:
         self, segment: PlanSegment, kinds: tuple[StepKind, ...], refused: list[str]
     ) -> Generator[Awaitable[Any], None, list[Any]]:
         states: list[Any] = []
+        classes: dict[int, Any] = {}
         for step in segment.steps:
             try:
-                cls = self._code.resolve(kinds[step.kind].step_type)
+                if (cls := classes.get(step.kind)) is None:
+                    cls = classes[step.kind] = self._code.resolve(kinds[step.kind].step_type)
                 instance = cls()
                 request = decode(step.request, self._code.resolve)
                 for method in (instance.prepare_step, instance.initialize_state):
