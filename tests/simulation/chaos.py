@@ -15,7 +15,7 @@ from choreography_ray.job import Job
 from choreography_ray.model import JobStatus, JobStepStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.testing.asking import ask
-from choreography_ray.testing.faults import Fault, Wire
+from choreography_ray.testing.faults import ISOLATED_SECONDS, Fault, Wire
 from choreography_ray.testing.job_actor import SimJob
 from tests.simulation.check import check_end, check_world
 from tests.simulation.jobs import PassingPieces, Piece, Work, batch
@@ -203,6 +203,13 @@ async def _until_ended(job: SimJob) -> None:
             return  # stopped before there was a plan: nothing can be resumed
 
 
+async def _until_answered(world: World) -> None:
+    """Whoever stopped a step when all was over may have asked a job actor that was cut off then: until it wakes."""
+    if world.open_step_stops:
+        await asyncio.sleep(ISOLATED_SECONDS)
+        await world.settle()
+
+
 async def play(story: Story, *witnesses: Callable[[World], Coroutine[Any, Any, None]]) -> World:
     """Tell the story to its end: every job ends, and all that must hold does. `witnesses` look on meanwhile."""
     world = make(story)
@@ -228,6 +235,7 @@ async def play(story: Story, *witnesses: Callable[[World], Coroutine[Any, Any, N
     await asyncio.gather(*(_until_ended(job) for job in jobs.values()))
     await world.settle()
     await asyncio.gather(*(_until_ended(job) for job in jobs.values()))
+    await _until_answered(world)
     for job_id, job in jobs.items():
         document = await world.document(job_id)
         if document.plan is None:

@@ -165,6 +165,8 @@ class World(Cluster):
         self.held_soon = 0 if self.table is None else self.table.held
         await self._observe_for(40)
         for job in self.jobs.values():
+            if job.process in job.zombies:
+                job.end_for_good()  # it hangs, and nobody has replaced it
             for process in job.zombies:
                 process.kill()
         await self._observe_for(40)
