@@ -97,8 +97,12 @@ def _advice(record: JobRecord) -> Content:
         next_calls = (("follow it", "job.wait()"), ("what it waits for", "job.explain()"), ("end it", "job.stop()"))
     elif record.status is JobStatus.STOPPED:
         next_calls = (("go on", "job.resume()"), ("delete it", "job.remove()"))
+    elif record.status is JobStatus.REMOVING:
+        next_calls = (("wait until it is gone", "job.remove()"),)
     elif record.status is JobStatus.COMPLETED_WITH_FAILURES:
-        next_calls = (("its steps", "job.steps()"), ("run the failed ones again", "job.retry_failed_steps()"))
+        next_calls = (("its steps", "job.steps()"),)
+        if len(record.progress.stages) <= 1:  # of a job with stages no step runs again [S7.3]
+            next_calls += (("run the failed ones again, if the job allows it", "job.retry_failed_steps()"),)
     else:
         next_calls = (("its steps", "job.steps()"), ("when what happened", "job.timeline()"))
     told = [part for what, call in next_calls for part in (f"{what} ", code(call), " \u00a0 ")]

@@ -119,9 +119,18 @@ def test_the_page_of_a_job_tells_stages_failures_options_and_what_to_do_next() -
         "shard-7",
         "no such shard",
         "max_step_attempts",
-        "job.retry_failed_steps()",
+        "job.steps()",
     ):
         assert told in text
+
+
+def test_a_retry_of_failed_steps_is_proposed_where_it_is_possible() -> None:
+    """Not to a job with stages, which would refuse it [S7.3]."""
+    known = {"succeeded": 9, "failed": 1}
+    assert "job.retry_failed_steps()" in display.job_html(a_job(JobStatus.COMPLETED_WITH_FAILURES, **known))
+    stages = {0: StageProgress(total=1, succeeded=1), 10: StageProgress(total=9, succeeded=8, failed=1)}
+    page = display.job_html(a_job(JobStatus.COMPLETED_WITH_FAILURES, **known, stages=stages))
+    assert "job.retry_failed_steps()" not in page
 
 
 @pytest.mark.parametrize("status", JobStatus)
