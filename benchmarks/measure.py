@@ -133,7 +133,7 @@ def proxied(slots: int, watch: Callable[[], Watch] | None = None) -> Iterator[tu
         port = url.rpartition(":")[2].partition("/")[0]
         proxy = Proxy(int(port), watch)
         try:
-            with connected(slots, url.replace(port, str(proxy.port))) as choreography:
+            with connected(slots, url.replace(f":{port}/", f":{proxy.port}/")) as choreography:
                 yield choreography, proxy
         finally:
             proxy.close()

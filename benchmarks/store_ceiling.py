@@ -7,15 +7,21 @@ of a database, no thought. The job is timed while it is recorded.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import secrets
 import socket
 import struct
 import threading
 import time
+from typing import Any
+from urllib.parse import urlsplit
 
 from benchmarks.findings import Finding, at_least
 from benchmarks.jobs import Count, WarmJob
 from benchmarks.measure import Benchmark, Size, embedded_store, proxied, rounds_of, run_job, timed
-from benchmarks.wire import HEAD_BYTES, WRITES, Messages, command_of
+from benchmarks.wire import HEAD_BYTES, WRITES, Messages, command_of, message_of
 
 
 class Recorder:
@@ -49,19 +55,42 @@ class Line:
     """A bare connection to a store."""
 
     def __init__(self, url: str) -> None:
-        host, _, port = url.removeprefix("mongodb://").partition("/")[0].partition(":")
-        self._socket = socket.create_connection((host, int(port)))
+        there = urlsplit(url)
+        self._socket = socket.create_connection((there.hostname, there.port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._replies = self._socket.makefile("rb")
+        self._log_in(there.username or "", there.password or "")
+
+    def _log_in(self, user: str, password: str) -> None:
+        """SCRAM-SHA-256, from RFC 5802: two messages, of which the second proves that we know the password."""
+        bare = f"n={user},r={secrets.token_hex(12)}"
+        begin = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": f"n,,{bare}".encode()}
+        reply = self._ask({**begin, "options": {"skipEmptyExchange": True}, "$db": "admin"})
+        given = dict(part.split("=", 1) for part in reply["payload"].decode().split(","))
+        salted = hashlib.pbkdf2_hmac("sha256", password.encode(), base64.b64decode(given["s"]), int(given["i"]))
+        key = hmac.digest(salted, b"Client Key", "sha256")
+        final = f"c=biws,r={given['r']}"
+        signed = f"{bare},{reply['payload'].decode()},{final}".encode()
+        signature = hmac.digest(hashlib.sha256(key).digest(), signed, "sha256")
+        proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
+        place = {"saslContinue": 1, "conversationId": reply["conversationId"], "$db": "admin"}
+        self._ask({**place, "payload": f"{final},p={proof}".encode()})
+
+    def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
+        return self._exchange(message_of(command))
 
     def send(self, messages: list[bytes]) -> None:
         """Each message after the reply to the one before."""
         for message in messages:
-            self._socket.sendall(message)
-            (length,) = struct.unpack_from("<i", head := self._replies.read(HEAD_BYTES))
-            reply = head + self._replies.read(length - HEAD_BYTES)
-            if command_of(reply)["ok"] != 1:
-                raise RuntimeError(f"the store refuses {next(iter(command_of(message)))}: {command_of(reply)}")
+            self._exchange(message)
+
+    def _exchange(self, message: bytes) -> dict[str, Any]:
+        self._socket.sendall(message)
+        (length,) = struct.unpack_from("<i", head := self._replies.read(HEAD_BYTES))
+        reply = command_of(head + self._replies.read(length - HEAD_BYTES))
+        if reply["ok"] != 1:
+            raise RuntimeError(f"the store refuses {next(iter(command_of(message)))}: {reply}")
+        return reply
 
     def close(self) -> None:
         """End it."""

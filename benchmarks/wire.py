@@ -36,3 +36,9 @@ def command_of(message: bytes) -> dict[str, Any]:
     begin = HEAD_BYTES + 5  # behind flags and the kind of the first section
     (size,) = struct.unpack_from("<i", message, begin)
     return bson.decode(message[begin : begin + size])
+
+
+def message_of(command: dict[str, Any]) -> bytes:
+    """A command as a message of its own."""
+    body = b"\0\0\0\0\0" + bson.encode(command)
+    return struct.pack("<iiii", HEAD_BYTES + len(body), 1, 0, OP_MSG) + body

@@ -6,19 +6,25 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from choreography_ray.plain import clean
+
+MAX_WORDS = 8_000
+"""Characters of a message at most: its fields have the rest."""
+
 
 class ChoreographyError(Exception):
     """Base of all errors of this package.
 
     Subclasses name their fields in `__init__`; the message is derived from them, so that an error keeps its
-    data through pickle and between processes [S2.4].
+    data through pickle and between processes [S2.4]. As it may quote what a user's code said, the message is one line
+    of plain text, whatever the fields hold.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.__dict__.copy(), self.args))
 
     def __str__(self) -> str:
-        return self.describe()
+        return clean(self.describe(), MAX_WORDS)
 
     def describe(self) -> str:
         """One clear sentence for a person."""

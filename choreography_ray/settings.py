@@ -11,7 +11,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="CHOREOGRAPHY_", extra="ignore")
 
-    mongo_url: str | None = None
+    mongo_url: str | None = Field(default=None, repr=False)
     """Where the state is kept. None: the embedded store."""
     namespace: str = "default"
     """The choreography namespace: one database, one throttle."""

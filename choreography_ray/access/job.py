@@ -38,6 +38,7 @@ from choreography_ray.model import (
     StepRecord,
     Verification,
 )
+from choreography_ray.plain import clean
 from choreography_ray.storage.protocol import JobStorage
 
 ANSWER_SECONDS = 60.0
@@ -59,7 +60,7 @@ class JobAccess:
         self._asker = asker
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.job_id}>"
+        return f"<{type(self).__name__} {clean(self.job_id)}>"
 
     async def status(self) -> JobStatus:
         """Where the job stands."""

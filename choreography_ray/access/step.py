@@ -17,6 +17,7 @@ from choreography_ray.errors import (
     UnknownJobType,
 )
 from choreography_ray.model import JobId, JobStatus, JobStepStatus, StepId, StepRecord
+from choreography_ray.plain import clean
 from choreography_ray.storage.protocol import JobStorage
 
 _COMPLETED = (JobStatus.COMPLETED_SUCCESSFULLY, JobStatus.COMPLETED_WITH_FAILURES)
@@ -33,7 +34,7 @@ class AsyncStepHandle:
         self._asker = asker
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.step_id} of {self.job_id}>"
+        return f"<{type(self).__name__} {clean(self.step_id)} of {clean(self.job_id)}>"
 
     async def record(self) -> StepRecord:
         """All that is told of it. Raises `JobNotFound`, `StepNotFound`."""

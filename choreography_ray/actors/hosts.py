@@ -251,7 +251,7 @@ class RayHosts:
                 # Its node may hang, or be cut off from the GCS alone: no call reaches it, but its own would go on.
                 known.is_given_up = known.is_given_up or _is_dead(error)
             except RayError as error:
-                log.info("host %s: %s", host, error)
+                log.info("host %r: %s", host, error)
                 await asyncio.sleep(POLL_SECONDS)
                 continue
             if known.is_ended:

@@ -118,7 +118,7 @@ class JobActor:
         except Exception as error:
             # Whatever broke, and also when fenced: if this is the actor's current process Ray makes a new one, which
             # goes on from what is stored; if it is an old one that woke up, nothing but itself may end.
-            log.exception("this process of the actor of job %s ends", self._job_id)
+            log.exception("this process of the actor of job %r ends", self._job_id)
             self._ended.set_exception(error)
             await self._drain_calls()
             os._exit(1)
@@ -224,7 +224,7 @@ class JobActor:
                     with contextlib.suppress(ValueError):
                         await asyncio.to_thread(end, await asyncio.to_thread(find, row.name, namespace))
         except Exception as error:  # noqa: BLE001 - they find no job actor any more, and end
-            log.warning("hosts of job %s could not be ended: %s", self._job_id, error)
+            log.warning("hosts of job %r could not be ended: %s", self._job_id, error)
 
     async def _is_current(self) -> bool:
         """Whether the GCS takes this process for the actor's [S10.1]. Raises when it does not answer."""

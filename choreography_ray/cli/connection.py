@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Connection:
     """The global options of one command line. None: not given."""
 
-    mongo_url: str | None = None
+    mongo_url: str | None = field(default=None, repr=False)
     namespace: str | None = None
     ray_address: str | None = None
     is_debugging: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -74,7 +75,15 @@ def show_json(what: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
             value = what
         case _:
             value = [each.model_dump(mode="json") for each in what]
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(escaped(json.dumps(value, indent=2, ensure_ascii=False, default=str)) + "\n")
+
+
+def escaped(document: str) -> str:
+    """The same JSON document with what a terminal might obey, or cannot be encoded, written as escapes."""
+    return _UNUSUAL.sub(lambda found: found[0] if clean(found[0]) == found[0] else json.dumps(found[0])[1:-1], document)
+
+
+_UNUSUAL = re.compile(r"[^\n -~]")
 
 
 def say_error(text: str) -> None:

@@ -14,7 +14,13 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel
 from ray.exceptions import RayActorError, RayError
 
-from choreography_ray.access.starting import concluded, new_document, require_admission, require_startable
+from choreography_ray.access.starting import (
+    checked_labels,
+    concluded,
+    new_document,
+    require_admission,
+    require_startable,
+)
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import SUPERVISOR, THROTTLE, job_actor
@@ -180,7 +186,7 @@ class AsyncChoreography:
                 log.warning(
                     "%d running jobs are suspended with this process's cluster; the next connect resumes them: %s",
                     len(suspended),
-                    ", ".join(suspended[:5]),
+                    ", ".join(map(repr, suspended[:5])),
                 )
                 await self._let_go(suspended)
         await self._storage.close()
@@ -294,7 +300,7 @@ class AsyncChoreography:
                 actor = await asyncio.to_thread(job_handle, job_id, self._connection)
                 report = await actor.started.remote()
             except (RayActorError, ChoreographyError) as error:
-                log.info("job %s: %s", job_id, error)
+                log.info("job %r: %s", job_id, error)
             document = await self._storage.read_job(job_id)
             if document is None:
                 raise JobRemoved(job_id)
@@ -324,8 +330,9 @@ class AsyncChoreography:
         skip: int = 0,
         take: int = 100,
     ) -> list[JobRecord]:
-        """Jobs that match, newest first."""
-        wanted = JobFilter(type, tuple(statuses), dict(labels or {}), created_before)
+        """Jobs that match, newest first. Raises `InvalidId` for a type that is no text."""
+        kind = None if type is None else check_id("job type", type)
+        wanted = JobFilter(kind, tuple(statuses), checked_labels(labels or {}), created_before)
         return [record_of(document) for document in await self._storage.list_jobs(wanted, skip, take)]
 
     async def throttle(self) -> dict[str, Any] | None:

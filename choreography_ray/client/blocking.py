@@ -44,6 +44,7 @@ from choreography_ray.model import (
     Verification,
 )
 from choreography_ray.options import ClusterOptions, JobsOptions
+from choreography_ray.plain import clean
 from choreography_ray.settings import Settings
 
 T = TypeVar("T")
@@ -258,7 +259,7 @@ class JobHandle:
         self._home = home
 
     def __repr__(self) -> str:
-        return f"<JobHandle {self.job_id}>"
+        return f"<JobHandle {clean(self.job_id)}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows of it: where it stands now and what can be done, or why that cannot be read."""
@@ -375,7 +376,7 @@ class StepHandle:
         self._job = job
 
     def __repr__(self) -> str:
-        return f"<StepHandle {self.step_id} of {self.job_id}>"
+        return f"<StepHandle {clean(self.step_id)} of {clean(self.job_id)}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows of it."""

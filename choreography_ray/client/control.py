@@ -74,7 +74,7 @@ class Controller(Asker):
             except (UnknownJobType, OwnedElsewhere):
                 raise
             except (RayError, Fenced) as error:
-                log.info("job %s is asked again: %s", self.job_id, error)
+                log.info("job %r is asked again: %s", self.job_id, error)
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 
     async def _actor(self, what: Request) -> Any:

@@ -141,7 +141,7 @@ class AsyncJobHandle(JobAccess):
                 failed += 1
                 if failed > STORE_TRIES:
                     raise
-                log.info("job %s is looked at again: %s", self.job_id, error)
+                log.info("job %r is looked at again: %s", self.job_id, error)
                 await asyncio.sleep(FIRST_STORE_DELAY * 2.0 ** (failed - 1) * (0.5 + random.random()))
 
     async def _pause(self) -> None:

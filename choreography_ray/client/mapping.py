@@ -98,7 +98,7 @@ class MapPlan:
                 await self._storage.clear_job(self._job_id, self._plan_fence, keep_results=False)
                 await self._storage.delete_job(there or self.document)
         except StorageUnavailable as error:  # it is found and deleted later [S9.8]; what ended the map matters more
-            log.warning("map %s was not started, and what it had saved is still there: %s", self._job_id, error)
+            log.warning("map %r was not started, and what it had saved is still there: %s", self._job_id, error)
 
     @property
     def _job_id(self) -> JobId:

@@ -55,7 +55,7 @@ async def _hosts(document: JobDocument, namespace: str) -> tuple[list[ActorInfo]
     try:
         rows = await RayTables().actors(namespace)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the cluster is what there is to tell
-        log.info("the hosts of job %s cannot be read: %s", document.job_id, error)
+        log.info("the hosts of job %r cannot be read: %s", document.job_id, error)
         return [], [f"the cluster did not say when hosts ran: {error}"]
     prefix = host_prefix(document.job_id)
     found = [row for row in rows if row.name.startswith(prefix) and row.began]

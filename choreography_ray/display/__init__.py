@@ -19,7 +19,6 @@ from choreography_ray.display.tables import (
 )
 from choreography_ray.display.terminal import LiveProgress
 from choreography_ray.display.words import (
-    clean,
     done_of,
     elapsed,
     failure_line,
@@ -29,6 +28,7 @@ from choreography_ray.display.words import (
     moment,
     troubles,
 )
+from choreography_ray.plain import clean
 
 __all__ = [
     "SHOWN_FAILURES",

@@ -107,7 +107,7 @@ class CellProgress:
         try:
             self._publish(page)
         except Exception as error:  # noqa: BLE001 - a cell that cannot be written is no reason to stop waiting
-            log.info("the progress of job %s cannot be shown: %s", record.job_id, error)
+            log.info("the progress of job %r cannot be shown: %s", record.job_id, error)
 
     def _headline(self, record: JobRecord) -> Content:
         parts: list[Content] = [status_mark(record.status), f"  {self._pace(record)}"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from xml.etree.ElementTree import Element, tostring
 
-from choreography_ray.display.words import clean, done_of
+from choreography_ray.display.words import done_of
 from choreography_ray.model import JobStatus, JobStepStatus, StageProgress
+from choreography_ray.plain import clean
 
 GREEN, RED, AMBER, VIOLET, BLUE, GREY = "#2f9e58", "#e0524d", "#c9860d", "#9167d8", "#2d8fcf", "#8a8f98"
 LINE = "1px solid rgba(128,128,128,.35)"

@@ -22,7 +22,6 @@ from choreography_ray.display.html import (
 from choreography_ray.display.live import shown_stages
 from choreography_ray.display.timeline import timeline_html
 from choreography_ray.display.words import (
-    clean,
     done_of,
     elapsed,
     facts_of,
@@ -45,6 +44,7 @@ from choreography_ray.model import (
     Timeline,
     Verification,
 )
+from choreography_ray.plain import clean
 
 PAGE_ROWS = 100
 """Rows of a list that are shown at once: a slice of it shows others."""

@@ -13,7 +13,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from choreography_ray.display.words import (
-    clean,
     done_of,
     elapsed,
     facts_of,
@@ -23,6 +22,7 @@ from choreography_ray.display.words import (
     moment,
 )
 from choreography_ray.model import JobRecord, JobStatus, JobStepStatus, Progress, StageProgress, StepRecord
+from choreography_ray.plain import clean
 
 PLAIN_WIDTH = 160
 """Columns of a table that goes to a file or a pipe."""

@@ -16,8 +16,9 @@ from rich.text import Text
 
 from choreography_ray.display.live import SHOWN_FAILURES, Rate, shown_stages
 from choreography_ray.display.tables import console_for, status_text
-from choreography_ray.display.words import clean, done_of, failure_line, format_duration, troubles
+from choreography_ray.display.words import done_of, failure_line, format_duration, troubles
 from choreography_ray.model import JobRecord, JobStatus, StepRecord
+from choreography_ray.plain import clean
 
 PLAIN_INTERVAL = 5.0
 """Seconds between two plain lines that tell nothing but progress."""

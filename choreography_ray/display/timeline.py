@@ -9,8 +9,9 @@ from itertools import pairwise
 from xml.etree.ElementTree import Element
 
 from choreography_ray.display.html import RED, Content, colour_of, muted, status_mark, tag, to_html
-from choreography_ray.display.words import clean, format_duration, moment
+from choreography_ray.display.words import format_duration, moment
 from choreography_ray.model import HistoryEntry, Span, SpanKind, Timeline
+from choreography_ray.plain import clean
 
 SHOWN_SPANS = 150
 """Spans that are drawn one by one; of more it is drawn how many there were at each moment."""

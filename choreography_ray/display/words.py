@@ -6,20 +6,10 @@ control sequence of the terminal: `clean` is applied to all of it.
 
 from __future__ import annotations
 
-import unicodedata
 from datetime import UTC, datetime, timedelta
 
 from choreography_ray.model import AttemptRecord, JobRecord, StageProgress, StepRecord
-
-
-def clean(text: str, limit: int = 2000) -> str:
-    """`text` on one line without control, format and surrogate characters; cut with an ellipsis after `limit`."""
-    cut = text[: limit + 1]
-    shown = "".join(
-        " " if character in "\n\r\t" else "" if unicodedata.category(character) in {"Cc", "Cf", "Cs"} else character
-        for character in cut
-    )
-    return shown if len(cut) <= limit else shown[: limit - 1] + "…"
+from choreography_ray.plain import clean
 
 
 def done_of(counts: StageProgress) -> int:

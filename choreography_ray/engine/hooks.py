@@ -30,6 +30,7 @@ from choreography_ray.engine.ports import Loaded, UserCode
 from choreography_ray.errors import NotStorable, TooLarge
 from choreography_ray.job import Job, JobRuntime, bind_job, is_overridden
 from choreography_ray.model import AdmissionMoment, AttemptRecord, StageFailureBehavior
+from choreography_ray.plain import clean
 from choreography_ray.records import Failure, JobDocument, Outcome, OutcomeKind, Payload
 from choreography_ray.step import JobStep
 from choreography_ray.storage.sizes import check_job, checked_size, payload_size
@@ -224,7 +225,7 @@ class Hooks:
         if answer.is_allowed:
             self._is_admitted = True
             return ""
-        log.warning("job %s is not resumed: %s", self._runtime.job_id, answer.why)
+        log.warning("job %r is not resumed: %s", self._runtime.job_id, clean(answer.why))
         return ADMISSION_UNANSWERED if answer.is_allowed is None else NOT_ADMITTED
 
     async def check_resume(self) -> ResumeChecked:

@@ -87,7 +87,7 @@ class HostEngine:
             try:
                 lease = await self._job.ask(self.host, is_first)
             except Exception as error:  # noqa: BLE001 - unavailable is not dead: the kernel's timer decides
-                log.info("host %s of job %s asks again: %s", self.host, self.job_id, error)
+                log.info("host %r of job %r asks again: %s", self.host, self.job_id, error)
                 await self._clock.sleep(ASK_AGAIN_SECONDS)
                 continue
             if lease.seconds is None:
@@ -177,11 +177,11 @@ class HostEngine:
             try:
                 await self._job.deliver(document)
             except Exception as error:  # noqa: BLE001 - whatever went wrong, the outcome is persisted: tell it again
-                log.info("outcomes of host %s are delivered again: %s", self.host, error)
+                log.info("outcomes of host %r are delivered again: %s", self.host, error)
                 await self._clock.sleep(delivery_delay(options, failed))
             else:
                 return
-        log.warning("outcomes of host %s were not acknowledged: the watchdog settles them", self.host)
+        log.warning("outcomes of host %r were not acknowledged: the watchdog settles them", self.host)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run something in the background of this host."""
@@ -192,7 +192,7 @@ class HostEngine:
     def _reap(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("host %s of job %s is broken and ends", self.host, self.job_id, exc_info=error)
+            log.error("host %r of job %r is broken and ends", self.host, self.job_id, exc_info=error)
             self._process.end()
 
     async def end_after(self, outcomes: tuple[Outcome, ...], work: Work, n: int, seconds: float) -> None:

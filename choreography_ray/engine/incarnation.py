@@ -45,6 +45,7 @@ from choreography_ray.errors import (
 )
 from choreography_ray.job import is_overridden
 from choreography_ray.model import AdmissionMoment, HostId, JobId, JobStatus, Progress
+from choreography_ray.plain import clean
 from choreography_ray.progress import progress_of
 from choreography_ray.records import CodeRef, JobDocument, OutcomeDocument, Owner
 from choreography_ray.storage.protocol import JobStorage
@@ -316,7 +317,7 @@ class Incarnation:
     async def _give_up(self, document: JobDocument) -> None:
         assert self._job is not None
         error = describe_crashes(document, self._takeover.cause)
-        log.error("job %s failed: %s", self.job_id, error)
+        log.error("job %r failed: %s", self.job_id, clean(error))
         fields: dict[str, Any] = {}
         if document.status in _STARTING:
             fields = {"start_error": str(StartJobReason.UNKNOWN), "start_details": (error,)}
@@ -448,7 +449,7 @@ class Incarnation:
 
     async def _refuse(self, refused: StartRefused) -> JobStatus:
         assert self._job is not None
-        log.warning("job %s was not started: %s", self.job_id, refused)
+        log.warning("job %r was not started: %s", self.job_id, refused)
         try:
             await self._job.change_status(
                 JobStatus.FAILED,
@@ -458,7 +459,7 @@ class Incarnation:
                 start_details=refused.details,
             )
         except ChoreographyError:
-            log.exception("the failed start of job %s could not be recorded", self.job_id)
+            log.exception("the failed start of job %r could not be recorded", self.job_id)
         self._answer(ReportStart(refused.reason, refused.details))
         return JobStatus.FAILED
 

@@ -151,17 +151,17 @@ class Supervisor:
             self._spawn(self._revive(job_id))
 
     async def _revive(self, job_id: JobId) -> None:
-        log.info("job %s is brought back", job_id)
+        log.info("job %r is brought back", job_id)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self._actors.revive(job_id)
         except OwnedElsewhere as error:
             self._elsewhere.add(job_id)
-            log.info("job %s is left alone: %s", job_id, error)
+            log.info("job %r is left alone: %s", job_id, error)
         except TimeoutError:
-            log.warning("job %s takes long to come back; others go on beside it", job_id)
+            log.warning("job %r takes long to come back; others go on beside it", job_id)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this job's: it holds up no other
-            log.warning("job %s could not be brought back: %s", job_id, error)
+            log.warning("job %r could not be brought back: %s", job_id, error)
         finally:
             self._revivals.done(job_id)
         self._bring_back()
@@ -200,7 +200,7 @@ class Supervisor:
             crashes = document.crashes + 1
             if await take_over(self._storage, job_id, document.fence, crashes) is None:
                 return  # it was taken over just now: somebody is at work
-        log.warning("the actor of job %s says nothing: it is ended", job_id)
+        log.warning("the actor of job %r says nothing: it is ended", job_id)
         self._watch.replaced(job_id)
         wait = (self._options.step_lease_timeout + self._options.lease_margin).total_seconds()
         self._revivals.postpone(job_id, self._clock.instant().now + wait)

@@ -123,4 +123,4 @@ class Takeover:
         try:
             await self._storage.raise_fence(self._job_id, fence, fence, Owner())
         except StorageUnavailable as error:
-            log.info("job %s keeps its owner: %s", self._job_id, error)
+            log.info("job %r keeps its owner: %s", self._job_id, error)

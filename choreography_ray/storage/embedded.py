@@ -9,16 +9,20 @@ What matters of secantusdb 0.7 [S15]:
 * WiredTiger locks its files: two servers on one directory are impossible, and the second one exits.
 * When its disk is full its engine gives up for good: it answers a ping, and an internal error to all else, also when
   there is room again. Started anew it has all that it acknowledged.
+* With `--auth` it lets in whoever knows a password. Its first user is made before it runs, in its files: it would let
+  in anybody to make it otherwise. The begin of a login is answered without one, and the engine must look for that.
 * It finds documents by `_id` and by equality on an index; ranges of `_id` are scans, and a sorted query reads all
   that matches before its limit. `storage.mongo` asks accordingly.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -39,6 +43,20 @@ from bson.raw_bson import RawBSONDocument
 from choreography_ray.errors import EmbeddedStoreUnavailable
 
 _SERVER = "secantusd-py"
+_USER = "choreography"
+_ADD_USER = """
+import sys
+from secantus.auth import SCRAM_SHA_256, derive_credentials
+from secantus.storage import Storage
+
+user, password = sys.stdin.read().split()
+storage = Storage(sys.argv[1], cache_size="64M", sync_on_commit=True)
+credentials = derive_credentials(password, mechanism=SCRAM_SHA_256, username=user).to_doc()
+record = {"_id": f"admin.{user}", "user": user, "db": "admin", "credentials": credentials}
+record |= {"roles": [{"role": "root", "db": "admin"}], "mechanisms": [SCRAM_SHA_256]}
+storage.add_user("admin", user, record, replace=True)
+storage.close()
+"""
 _CONFIG = """# Written by choreography-ray; changes are overwritten.
 [storage]
 cache_size = "256M"
@@ -56,6 +74,9 @@ class EmbeddedStore:
     `start` returns when the server answers. The server dies with the process that owns it, however that ends, and
     with `stop`. Owning is a lock on `<directory>/lock` that the kernel lets go with its holder; `endpoint.json`
     beside it tells others the address and is believed only if the server answers.
+
+    It listens on the loopback address, and wants the password in `<directory>/password`, which is in the URL too. The
+    directory and all in it can be read by its user only.
     """
 
     def __init__(self, directory: Path | str) -> None:
@@ -72,7 +93,7 @@ class EmbeddedStore:
     @property
     def is_broken(self) -> bool:
         """True when the server that is ours says that it can do nothing any more: it must be started again."""
-        reply = _ask(self._last_port()) if self.is_owner else None
+        reply = _greet(self._last_port()) if self.is_owner else None
         return reply is not None and reply.get("code") == _INTERNAL_ERROR
 
     @property
@@ -81,7 +102,8 @@ class EmbeddedStore:
         return None if self._process is None else self._process.pid
 
     def start(self) -> str:
-        """The URL of the server of this directory, started if none answers. Can be called again, also after it died.
+        """The URL of the server of this directory, started if none answers; a password is in it. Can be called again,
+        also after it died.
 
         Raises `EmbeddedStoreUnavailable`.
         """
@@ -94,7 +116,7 @@ class EmbeddedStore:
             self._stop()
 
     def _start(self) -> str:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         deadline = time.monotonic() + _START_SECONDS
         while True:
             url = find_endpoint(self.directory)
@@ -126,15 +148,52 @@ class EmbeddedStore:
         """Start the server, on the port that clients know from before if it is free: they find it again."""
         try:
             self._end_process()
+            password = self._password()
             for port in (self._last_port(), 0, 0):
                 self._process = self._launch(port := _free_port(port))
                 if self._is_up(port, deadline):
-                    return self._announce(port)
+                    return self._announce(port, password)
                 self._end_process()
             raise EmbeddedStoreUnavailable(f"{_SERVER} does not start; {self._log} ends with: {_tail(self._log)}")
         except BaseException:
             self._stop()
             raise
+
+    def _password(self) -> str:
+        """What lets in. Made, with its user, where there is none: also in a directory of an earlier version."""
+        with contextlib.suppress(PermissionError):  # a folder that somebody else made and lets us use
+            self.directory.chmod(0o700)
+        kept = self.directory / "password"
+        if kept.exists():
+            return kept.read_text()
+        _server()
+        password = secrets.token_hex(32)
+        data = self.directory / "data"
+        added = subprocess.run(
+            [sys.executable, "-c", _ADD_USER, str(data)],
+            input=f"{_USER} {password}".encode(),
+            cwd=self.directory,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            umask=0o077,
+            check=False,
+        )
+        if added.returncode:
+            why = added.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise EmbeddedStoreUnavailable(f"{data} does not take a password: {why}")
+        self._write("password", password)  # only now: with this file there is a user
+        return password
+
+    def _write(self, name: str, text: str) -> None:
+        """A file that is there whole or not at all, for this user only."""
+        written = self.directory / f"{name}.new"
+        written.unlink(missing_ok=True)
+        fd = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(fd)
+        written.replace(self.directory / name)
 
     def _last_port(self) -> int:
         try:
@@ -157,18 +216,17 @@ class EmbeddedStore:
         """Start the server from a thread that lives as long as it: the kernel's signal comes when the *thread* ends
         that made the child, not only when the process does.
         """
-        config = self.directory / "secantusd.toml"
-        config.write_text(_CONFIG)
-        data = str(self.directory / "data")
-        command = [_server(), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--storage-path", data, "--sync-on-commit", "--log-level", "WARNING"]
+        self._write("secantusd.toml", _CONFIG)
+        config, data = str(self.directory / "secantusd.toml"), str(self.directory / "data")
+        command = [_server(), "--config", config, "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--storage-path", data, "--auth", "--sync-on-commit", "--log-level", "WARNING"]
         assert self._lock_fd is not None
         inherited = (self._lock_fd,)  # the directory is not free before the server is gone too
         made: Future[subprocess.Popen[bytes]] = Future()
 
         def keep() -> None:
             try:
-                with self._log.open("ab") as log:
+                with open(self._log, "ab", opener=_for_me_alone) as log:
                     process = subprocess.Popen(
                         command,
                         cwd=self.directory,
@@ -176,6 +234,7 @@ class EmbeddedStore:
                         stdout=log,
                         stderr=subprocess.STDOUT,
                         pass_fds=inherited,
+                        umask=0o077,
                         start_new_session=True,  # an interrupt at the terminal is not for it
                         preexec_fn=_dies_with(os.getpid()),  # noqa: PLW1509 - it only makes two system calls
                     )
@@ -188,13 +247,11 @@ class EmbeddedStore:
         threading.Thread(target=keep, name="embedded-store", daemon=True).start()
         return made.result()
 
-    def _announce(self, port: int) -> str:
-        url = f"mongodb://127.0.0.1:{port}/?directConnection=true"
+    def _announce(self, port: int, password: str) -> str:
+        url = f"mongodb://{_USER}:{password}@127.0.0.1:{port}/?directConnection=true"
         assert self._process is not None
         endpoint = {"url": url, "port": port, "pid": self._process.pid, "owner": os.getpid()}
-        written = self.directory / "endpoint.json.new"
-        written.write_text(json.dumps(endpoint))
-        written.replace(self.directory / "endpoint.json")
+        self._write("endpoint.json", json.dumps(endpoint))
         return url
 
     def _stop(self) -> None:
@@ -230,13 +287,15 @@ def find_endpoint(directory: Path | str) -> str | None:
 
 def _answers(port: int) -> bool:
     """Whether a server of MongoDB's protocol is there and well."""
-    reply = _ask(port)
+    reply = _greet(port)
     return reply is not None and reply.get("ok") == 1
 
 
-def _ask(port: int) -> Mapping[str, Any] | None:
-    """A server's reply to a question that its engine must answer, in short; None when there is none."""
-    body = b"\0\0\0\0\0" + bson.encode({"find": "nothing", "limit": 1, "$db": "admin"})
+def _greet(port: int) -> Mapping[str, Any] | None:
+    """A server's reply to the begin of a login, for which its engine must look for the user; None: there is none."""
+    login = f"n,,n={_USER},r={secrets.token_hex(12)}".encode()
+    greeting = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": login, "$db": "admin"}
+    body = b"\0\0\0\0\0" + bson.encode(greeting)
     try:
         with socket.create_connection(("127.0.0.1", port), _PING_SECONDS) as connection:
             connection.settimeout(_PING_SECONDS)
@@ -250,6 +309,10 @@ def _ask(port: int) -> Mapping[str, Any] | None:
 
 _OP_MSG = 2013
 _INTERNAL_ERROR = 1
+
+
+def _for_me_alone(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _free_port(wanted: int) -> int:

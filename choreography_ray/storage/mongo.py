@@ -42,6 +42,7 @@ from pymongo.errors import (
     WriteConcernError,
     WTimeoutError,
 )
+from pymongo.uri_parser import split_options
 
 from choreography_ray.codec import encode
 from choreography_ray.errors import ChoreographyError, StorageUnavailable, TooLarge, UnreadableRecord
@@ -122,7 +123,7 @@ def _translated(error: PyMongoError, where: str) -> ChoreographyError | PyMongoE
         told = re.search(r"(\d{8,})", str(error))
         size = int(told[1]) if told else MAX_DOCUMENT_BYTES + 1
         return TooLarge("a document", max(size, MAX_DOCUMENT_BYTES + 1), MAX_DOCUMENT_BYTES)
-    lost = (ConnectionFailure, ExecutionTimeout, WTimeoutError, WriteConcernError)
+    lost = (ConfigurationError, ConnectionFailure, ExecutionTimeout, WTimeoutError, WriteConcernError)
     if isinstance(error, lost) or codes & _NO_ANSWER or details.get("writeConcernErrors"):
         # What pymongo adds about timeouts and its view of the topology is no part of a clear line.
         why = str(error).partition(" (configured timeouts")[0].partition(", Timeout:")[0]
@@ -170,8 +171,9 @@ class MongoStorage:
 
     @property
     def where(self) -> str:
-        """The address as errors tell it: without a password."""
-        return re.sub(r"//[^/@]*@", "//", self.url)
+        """The hosts, which is all that errors tell of the URL: user, password and options may hold secrets."""
+        scheme, _, rest = self.url.partition("://")
+        return f"{scheme}://{re.split('[/?]', rest)[0].rpartition('@')[2]}"
 
     def _database(self) -> AsyncDatabase[Document]:
         loop = asyncio.get_running_loop()
@@ -183,9 +185,11 @@ class MongoStorage:
             chosen = {name: value for name, value in _DEFAULTS.items() if f"{name}=".lower() not in self.url.lower()}
             options: dict[str, Any] = {"tz_aware": True, "appname": "choreography-ray", **chosen, **_GUARANTEES}
             try:
+                # The client only warns of an option that it cannot read, and does without it: think of `tls=ture`.
+                split_options(self.url.partition("?")[2] or "w=1", warn=False)
                 client = self._clients[loop] = AsyncMongoClient[Document](self.url, **options)
-            except ConfigurationError as error:
-                raise ValueError(f"{self.where!r} is no URL of a MongoDB: {error}") from error
+            except (ConfigurationError, OSError, TypeError, ValueError) as error:  # OSError: of a file that it names
+                raise ValueError(f"what is given is no URL of a MongoDB that can be used: {error}") from None
         return client[self._database_name]
 
     def _in(self, collection: str) -> AsyncCollection[Document]:

@@ -123,7 +123,7 @@ class ClusterUnderTest:
         self.url = (
             self.store_url
             if self.proxy is None
-            else self.store_url.replace(str(_port_of(self.store_url)), str(self.proxy.port))
+            else self.store_url.replace(f":{_port_of(self.store_url)}/", f":{self.proxy.port}/")
         )
         # Ray makes sockets below it, whose paths must be short.
         self.temporary = Path(tempfile.mkdtemp(prefix="cr", dir="/tmp"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -233,3 +234,38 @@ def test_a_server_that_cannot_start_is_a_sentence_with_its_last_words(store: Emb
     with pytest.raises(EmbeddedStoreUnavailable, match="data"):
         store.start()
     assert not store.is_owner
+
+
+@pytest.mark.parametrize("login", ["", "choreography:wrong@", "nobody:wrong@"])
+def test_nobody_gets_in_without_the_password(store: EmbeddedStore, login: str) -> None:
+    """Whoever else is on this machine can reach the port."""
+    url = re.sub("//.*@", f"//{login}", store.start())
+    with pytest.raises(StorageUnavailable, match="auth"):
+        asyncio.run(once(url, lambda storage: storage.read_job(JOB)))
+
+
+def test_the_password_and_the_data_can_be_read_by_their_user_only(tmp_path: Path) -> None:
+    """Whatever the umask says, and also in a folder that was there before."""
+    before = os.umask(0)
+    store = EmbeddedStore(tmp_path / "open")
+    try:
+        store.directory.mkdir(mode=0o777)
+        store.start()
+        paths = [store.directory, *store.directory.rglob("*")]
+        assert {"password", "endpoint.json", "store.log", "data"} <= {path.name for path in paths}
+        assert not [path for path in paths if path.stat().st_mode & 0o077]
+    finally:
+        os.umask(before)
+        store.stop()
+
+
+def test_data_of_a_version_without_password_get_one(store: EmbeddedStore) -> None:
+    """As they do when somebody deletes the file: what lets in is new, and all that was written is there."""
+    first = store.start()
+    asyncio.run(once(first, lambda storage: storage.insert_job(DOCUMENT)))
+    store.stop()
+    (store.directory / "password").unlink()
+    second = store.start()
+    assert asyncio.run(once(second, lambda storage: storage.read_job(JOB))) == DOCUMENT
+    with pytest.raises(StorageUnavailable, match="auth"):
+        asyncio.run(once(first, lambda storage: storage.read_job(JOB)))
