@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncGenerator
+from datetime import datetime
 from typing import Any
 
 from choreography_ray.actors.connection import Connection, load_stored_code
@@ -274,10 +275,13 @@ class JobActor:
         async with self._call() as incarnation:
             await incarnation.deliver(document)
 
-    async def request(self, what: Request) -> str | int:
-        """Somebody asks for a change of the job; the answer, once what it says is durable [S9]."""
+    async def request(self, what: Request, born: datetime | None = None) -> str | int:
+        """Somebody asks for a change of the job; the answer, once what it says is durable [S9].
+
+        `born`: of the job that was created then, should the id have been given to another since.
+        """
         async with self._call() as incarnation:
-            return await incarnation.request(what)
+            return await incarnation.request(what, born)
 
     async def explain(self) -> Explained:
         """Why steps of the job do not run, as far as its actor knows [S14.4]."""

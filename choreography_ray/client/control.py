@@ -17,13 +17,14 @@ from choreography_ray.actors.names import job_actor
 from choreography_ray.actors.probe import check_code
 from choreography_ray.actors.ray_api import end, find, here
 from choreography_ray.core.control import REMOVED
+from choreography_ray.core.explaining import Explained
 from choreography_ray.core.ownership import is_elsewhere
 from choreography_ray.core.transitions import check_job
 from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.ownership import read_when_free
 from choreography_ray.engine.rest import Request, RequestKind, StopStep
 from choreography_ray.engine.taking import delete_taken, give_status, take_by_force, take_over
-from choreography_ray.errors import Fenced, JobNotFound, OwnedElsewhere, UnknownJobType
+from choreography_ray.errors import Fenced, JobNotFound, OwnedElsewhere, StorageUnavailable, UnknownJobType
 from choreography_ray.model import JobId, JobStatus
 from choreography_ray.records import JobDocument
 from choreography_ray.storage.protocol import JobStorage
@@ -55,17 +56,19 @@ class Controller(Asker):
         try:
             async with asyncio.timeout(TROUBLE_SECONDS):
                 actor = await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
-                return str(await actor.trouble.remote())
+                explained: Explained = await actor.explain.remote()
+                return explained.trouble
         except (ValueError, RayError, Fenced, TimeoutError):
             return ""
 
     async def _ask_until_answered(self, what: Request) -> str | int:
+        born = await self._born()
         is_asked = False
         while True:
             try:
-                actor = await self._actor(what)
+                actor = await self._actor(what, born)
                 is_asked = True
-                answer: str | int = await actor.request.remote(what)
+                answer: str | int = await actor.request.remote(what, born)
                 return answer
             except JobNotFound:
                 if is_asked and what is RequestKind.REMOVE:
@@ -77,11 +80,20 @@ class Controller(Asker):
                 log.info("job %r is asked again: %s", self.job_id, error)
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 
-    async def _actor(self, what: Request) -> Any:
+    async def _born(self) -> datetime | None:
+        """What tells the job from any other of its id. None while the store is away: its actor may answer without."""
+        try:
+            return (await self.document()).created_at
+        except StorageUnavailable:
+            return None
+
+    async def _actor(self, what: Request, born: datetime | None) -> Any:
         with contextlib.suppress(ValueError):
             return await asyncio.to_thread(find, job_actor(self.job_id), self._connection.ray_namespace)
         # Nobody works on it. An actor made now would go on with the job before it hears what is wanted: say it first.
         document = await self._free_document()
+        if born not in (None, document.created_at):
+            raise JobNotFound(self.job_id)
         if document.status.is_interruptible:
             if isinstance(what, StopStep):
                 raise NobodyWorks

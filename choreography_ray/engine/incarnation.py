@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 from choreography_ray.authoring.result import describe_exception
@@ -182,12 +183,17 @@ class Incarnation:
             raise Fenced(self.job_id)
         await self._engine.deliver(document)
 
-    async def request(self, what: Request) -> str | int:
+    async def request(self, what: Request, born: datetime | None = None) -> str | int:
         """Somebody asks for a change of the job; the answer, once what it says is durable [S9].
 
         Raises `Fenced` when this incarnation cannot answer any more: ask the next one. Raises `UnknownJobType` when
-        the job's code cannot be loaded, and nothing is done.
+        the job's code cannot be loaded, and nothing is done. Raises `JobNotFound` when the job is not the one that
+        was created at `born`: whoever asks again, as an answer was lost, asks no later job of the id.
         """
+        if born is not None:
+            await asyncio.shield(self.taken_over)
+            if self.document.created_at != born:
+                raise JobNotFound(self.job_id)
         if self._is_over:
             raise self._over
         if self._engine is not None:

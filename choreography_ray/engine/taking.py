@@ -61,12 +61,15 @@ async def give_status(
 async def take_by_force(storage: JobStorage, job_id: JobId, now: Callable[[], datetime], pause: float) -> JobDocument:
     """The job under a fence of our own, `REMOVING`, whatever its status and whoever works on it [S9.6].
 
-    Tried again after `pause` seconds as long as others are faster. Raises `JobNotFound`, `StorageUnavailable`.
+    Tried again after `pause` seconds as long as others are faster; no later job of the id is meant then. Raises
+    `JobNotFound`, `StorageUnavailable`.
     """
+    born: datetime | None = None
     while True:
         document = await storage.read_job(job_id)
-        if document is None:
+        if document is None or born not in (None, document.created_at):
             raise JobNotFound(job_id)
+        born = document.created_at
         taken = await take_over(storage, job_id, document.fence)
         if taken is not None:
             removing = await give_status(storage, taken, JobStatus.REMOVING, "removed by force", now(), is_forced=True)

@@ -164,6 +164,8 @@ class ClusterUnderTest:
             "RAY_enable_metrics_collection": "false",
             "RAY_enable_worker_prestart": "0",
             "RAY_prestart_worker_first_driver": "0",
+            # Not 15: what the machine does besides would starve them, and no time would tell anything.
+            "RAY_worker_niceness": "0",
         }
         if self._is_quick:
             # The death of a node is known after about 3 s instead of 15 s, as all here is shorter.

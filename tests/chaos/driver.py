@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from choreography_ray import Choreography, ChoreographyError, ClusterOptions, JobsOptions
+from choreography_ray import Choreography, ChoreographyError, ClusterOptions, JobsOptions, StepStopError
 from choreography_ray.actors.names import ray_namespace
 from tests.chaos.cluster import ANSWER
 from tests.chaos.jobs import ChaosJob, Load
@@ -25,6 +25,7 @@ OPTIONS = JobsOptions(
     max_step_crashes=10_000,  # kills are no fault of the steps
     max_job_crashes=10_000,
     job_watchdog_interval=timedelta(seconds=5),
+    step_stop_timeout=timedelta(seconds=2),
 )
 
 
@@ -49,6 +50,13 @@ class Commands:
     def stop(self, job_id: str) -> None:
         """Stop a job."""
         self._client.job(job_id).stop()
+
+    def stop_step(self, job_id: str, step_id: str, answer_timeout: float) -> str:
+        """Stop one step; its status, or why its stop is not confirmed."""
+        try:
+            return self._client.job(job_id).step(step_id).stop(answer_timeout)
+        except StepStopError as error:
+            return error.reason
 
     def remove(self, job_id: str) -> None:
         """Remove a job."""

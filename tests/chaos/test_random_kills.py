@@ -17,7 +17,7 @@ from tests.chaos.processes import await_true
 
 pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.timeout(900)]
 
-JOBS, KILLS = (15, 35) if os.environ.get("CHAOS_FULL") else (8, 10)
+JOBS, KILLS = (40, 13) if os.environ.get("CHAOS_FULL") else (8, 10)
 """How many jobs, and how many processes die at least in each. In full: more than 500."""
 
 

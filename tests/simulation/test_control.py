@@ -14,7 +14,7 @@ from choreography_ray.core import events as e
 from choreography_ray.engine.job_engine import JobEngine
 from choreography_ray.engine.rest import RequestKind
 from choreography_ray.engine.taking import give_status, take_over
-from choreography_ray.errors import Fenced
+from choreography_ray.errors import Fenced, JobNotFound
 from choreography_ray.model import JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import StepCode
@@ -276,6 +276,28 @@ def test_a_removed_job_leaves_nothing(at: float, cut: Cut | None) -> None:
     if cut is not None:
         for number in every_third(cut, writes)[::2]:
             run(story([Fault(number, cut, kills=True)]))
+
+
+@pytest.mark.parametrize("at", [0.0, 0.5])
+@pytest.mark.parametrize("what", [RequestKind.REMOVE, RequestKind.STOP])
+def test_whoever_asks_again_as_an_answer_was_lost_means_no_later_job_of_the_id(what: RequestKind, at: float) -> None:
+    """Also where the later job is still being taken over: a repeated removal deleted it."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, PIECES)
+        born = (await world.document()).created_at
+        assert await ask(job, RequestKind.REMOVE) == "REMOVED"
+        await job.ended
+        later = await start(world, PIECES)
+        await asyncio.sleep(at)
+        assert later.current is not None
+        assert later.process is not None
+        with pytest.raises(JobNotFound):
+            await later.process.call(later.current.request(what, born))
+        assert await later.process.call(later.current.request(what, (await world.document()).created_at))
+
+    run(story())
 
 
 def test_a_drain_refuses_a_resume_until_it_is_quiet() -> None:
