@@ -377,6 +377,10 @@ class _CapturedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def add(self, modules: Mapping[str, ModuleType], *, comes_first: bool) -> None:
         self._modules.update(modules)
+        for name in modules:
+            while name := name.rpartition(".")[0]:
+                # Imports go by way of the package; of one that no code refers to nothing but its name came along.
+                self._modules.setdefault(name, ModuleType(name))
         if self._modules and self not in sys.meta_path:
             sys.meta_path.insert(0 if comes_first else len(sys.meta_path), self)
 

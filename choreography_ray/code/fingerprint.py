@@ -67,7 +67,8 @@ class _Walk:
 
     def _visit(self, value: object) -> None:
         if type(value) in _ATOMS:
-            self._token(type(value).__name__, repr(value))
+            # Python writes no number of thousands of digits in tens.
+            self._token(type(value).__name__, hex(value) if isinstance(value, int) else repr(value))
         elif isinstance(value, ModuleType):
             self._token("module", value.__name__)
         elif type(value) in {set, frozenset}:

@@ -111,7 +111,6 @@ def user_modules(roots: Iterable[object]) -> dict[str, ModuleType]:
         if module is None or module.__name__ in found or is_installed(module):
             continue
         found[module.__name__] = module
-        waiting.append(sys.modules.get(module.__name__.rpartition(".")[0]))  # imports go by way of the package
         waiting.extend(_neighbours(module))
     return found
 
