@@ -38,7 +38,7 @@ def renewed(page: str) -> str:
 
 # Code.
 
-_BLOCK = re.compile(r'^```(\w+)(?: title="(.+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r'^```(\w+)(?: title="([^"\n]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"(^|\s)#.*$", re.MULTILINE)
 
 

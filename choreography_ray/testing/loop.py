@@ -74,10 +74,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 def close(loop: VirtualLoop) -> None:
     """End what still runs, and the loop."""
+    loop.ends_at = math.inf  # a story that ran out of its time has to end its tasks too
     try:
-        for _ in range(20):  # some take it for what a body raised, and go on
+        for _ in range(200):  # some take it for what a body raised, and go on
             loop.turns.release()
-            for task in asyncio.all_tasks(loop):
+            if not (running := asyncio.all_tasks(loop)):
+                break
+            for task in running:
                 task.cancel()
             loop.run_until_complete(asyncio.sleep(0))
     finally:
