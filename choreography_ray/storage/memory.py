@@ -362,7 +362,9 @@ class MemoryStorage:
             what = f"job {job_id!r}, step {failure.step_id!r}"
             value, state = _seal(f"{what}: partial result", failure.value), _seal(f"{what}: state", failure.state)
             check_size(what, _weight(value, state))
-            kept[failure.ordinal] = replace(failure, value=value, state=state)
+            there = kept.get(failure.ordinal)
+            if there is None or there.run.fence <= failure.run.fence:
+                kept[failure.ordinal] = replace(failure, value=value, state=state)
 
     async def read_failures(
         self, job_id: JobId, ordinals: Sequence[int] | None = None, skip: int = 0, take: int = 100
@@ -383,7 +385,9 @@ class MemoryStorage:
         kept = self._job(job_id).results
         for result in results:
             value = _seal(f"job {job_id!r}, step {result.step_id!r}: result", result.value)
-            kept[result.ordinal] = replace(result, value=value)
+            there = kept.get(result.ordinal)
+            if there is None or there.fence <= result.fence:
+                kept[result.ordinal] = replace(result, value=value)
 
     async def delete_results(self, job_id: JobId, results: Sequence[tuple[int, int]]) -> None:
         kept = self._job(job_id).results

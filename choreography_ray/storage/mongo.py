@@ -498,7 +498,8 @@ class MongoStorage:
 
     @_answering
     async def save_failures(self, job_id: JobId, failures: Sequence[FailedStep]) -> None:
-        await self._replace("failures", [docs.failed_step_document(job_id, failed) for failed in failures])
+        written = [docs.failed_step_document(job_id, failed) for failed in failures]
+        await self._replace_older("failures", written, [failed.run.fence for failed in failures])
 
     @_answering
     async def read_failures(
@@ -519,7 +520,8 @@ class MongoStorage:
 
     @_answering
     async def save_results(self, job_id: JobId, results: Sequence[KeptResult]) -> None:
-        await self._replace("results", [docs.result_document(job_id, result) for result in results])
+        written = [docs.result_document(job_id, result) for result in results]
+        await self._replace_older("results", written, [result.fence for result in results])
 
     @_answering
     async def delete_results(self, job_id: JobId, results: Sequence[tuple[int, int]]) -> None:
@@ -682,6 +684,17 @@ class MongoStorage:
         while there:
             writes = [ReplaceOne({"_id": stored["_id"]}, stored, upsert=True) for stored in there]
             there = [there[place] for place in await self._duplicates(collection, writes)]
+
+    async def _replace_older(self, collection: str, documents: Sequence[Document], fences: Sequence[int]) -> None:
+        """As `_replace`, but nothing that was written under a later fence: whoever wakes up late spoils nothing."""
+        fence_of = {document["_id"]: fence for document, fence in zip(documents, fences, strict=True)}
+        where = _BY_PLACE[collection]
+        writes = [
+            ReplaceOne({"_id": (key := stored["_id"]), where: {"$lte": fence_of[key]}}, stored, upsert=True)
+            for stored in await self._insert(collection, documents)
+        ]
+        if writes:
+            await self._duplicates(collection, writes)  # those are later
 
     async def _matched(self, collection: str, writes: Sequence[_Operation]) -> int:
         if not writes:

@@ -241,7 +241,7 @@ class JobStorage(Protocol):
         ...
 
     async def save_failures(self, job_id: JobId, failures: Sequence[FailedStep]) -> None:
-        """Save records of failed steps, each replacing one of the same ordinal."""
+        """Save records of failed steps, each replacing one of the same ordinal whose run has no later fence."""
         ...
 
     async def read_failures(
@@ -255,7 +255,7 @@ class JobStorage(Protocol):
         ...
 
     async def save_results(self, job_id: JobId, results: Sequence[KeptResult]) -> None:
-        """Save kept results, each replacing one of the same ordinal."""
+        """Save kept results, each replacing one of the same ordinal that no later incarnation kept."""
         ...
 
     async def delete_results(self, job_id: JobId, results: Sequence[tuple[int, int]]) -> None:

@@ -827,6 +827,16 @@ async def test_failed_steps_are_deleted_where_the_run_is_the_one_that_was_read(s
     assert await storage.read_failures(JOB) == [failed(1, Run(6, 1))]
 
 
+async def test_whoever_wakes_up_late_replaces_no_later_failure_or_result(storage: JobStorage) -> None:
+    """An incarnation that was paused between the job's write and these, when its successor has gone further [S6.5]."""
+    later = [KeptResult(n, StepId(f"s{n}"), "later", fence=6) for n in (0, 1)]
+    for fence, value in ((6, "later"), (5, "late")):
+        await storage.save_failures(JOB, [failed(n, Run(fence, 1), value=value) for n in (0, 1)])
+        await storage.save_results(JOB, [replace(result, value=value, fence=fence) for result in later])
+    assert await storage.read_failures(JOB) == [failed(n, Run(6, 1), value="later") for n in (0, 1)]
+    assert await storage.read_results(JOB) == later
+
+
 async def test_kept_results_are_paged_by_ordinal(storage: JobStorage) -> None:
     """Above the last one that was seen; gaps, wide ones too, are passed over."""
     ordinals = [0, 1, 2, 5, 9, 10, 11, 99, 100_000, 2_000_000]
