@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import subprocess
 import sys
 import termios
@@ -18,9 +19,10 @@ import pytest
 from choreography_ray.display import clean
 
 PROGRAM = """
-import fcntl, sys, termios, threading
+import fcntl, signal, sys, termios, threading
 from datetime import UTC, datetime
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C reaches us
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background of a script
 
 from choreography_ray import display
 from choreography_ray.cli import main
@@ -114,6 +116,7 @@ class Screen:
         return [clean(CONTROL.sub("", line)) for line in re.split(r"[\r\n]+", self.text)]
 
     def _read(self) -> bool:
+        assert select.select([self._ours], [], [], PROMISED_SECONDS)[0], f"nothing more came after {self.text}"
         try:
             read = os.read(self._ours, 65_536)
         except OSError:  # Linux's word for: nobody holds the other end
