@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from choreography_ray.access.job import JobAccess
 from choreography_ray.errors import JobNotFound
@@ -14,6 +14,8 @@ MAX_STEPS = 30
 """Steps that are told one by one."""
 MAX_NOTES = 15
 """Things that happened that are told, the latest."""
+_REGULAR = (" lease", ": an answer", " wants 0 slots")
+"""How messages end that come all the time, unless something became of them: they are not told."""
 
 
 async def story_of(cluster: Cluster, job: JobAccess) -> str:
@@ -62,8 +64,8 @@ def _of_attempt(attempt: AttemptRecord) -> str:
 
 
 def _of_cluster(cluster: Cluster) -> Iterator[str]:
-    notes = [(at, what) for at, what in cluster.notes if "lease" not in what and "an answer" not in what]
+    notes = [(at, what) for at, what in cluster.notes if not what.endswith(_REGULAR)]
     if notes:
         yield "what happened last:"
     for at, what in notes[-MAX_NOTES:]:
-        yield f"  {at:.3f}  {what}"
+        yield f"  {_at(EPOCH + timedelta(seconds=at))}  {what}"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from enum import StrEnum
 from pathlib import Path
+from textwrap import dedent
 
 import click
 import pytest
@@ -112,6 +113,20 @@ def test_python_that_needs_no_cluster_runs(name: str, tmp_path: Path) -> None:
     """Of the others this defines the classes; tests/integration/test_readme.py runs them."""
     (tmp_path / "page.py").write_text(pages.script(TEXTS[name]), encoding="utf-8")
     assert runpy.run_path(str(tmp_path / "page.py"), run_name="page")
+
+
+def test_the_tests_of_the_page_on_testing_pass_and_one_fails_as_the_page_says(tmp_path: Path) -> None:
+    page = TEXTS["testing.md"]
+    (failing,) = (each for each in pages.blocks(page) if each.title)
+    (tmp_path / "test_import.py").write_text(pages.script(page), encoding="utf-8")
+    (tmp_path / failing.title).write_text(failing.text, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short"]
+    command += ["--rootdir", tmp_path, tmp_path]
+    ran = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    told = "".join(line.removeprefix("E") for line in ran.stdout.splitlines(keepends=True) if line.startswith("E "))
+    (story,) = (each.text for each in pages.blocks(page) if each.language == "text")
+    assert dedent(told) == f"AssertionError: {story}", ran.stdout + ran.stderr
+    assert f"1 failed, {page.count('def test_') - 1} passed" in ran.stdout
 
 
 @pytest.mark.parametrize(
