@@ -81,6 +81,13 @@ class SlotTable:
     is_first: bool = False
     is_granting: bool = field(init=False)
     _accounts: dict[JobId, _Account] = field(init=False, default_factory=dict[JobId, _Account])
+    _parked: dict[JobId, _Account] = field(init=False, default_factory=dict[JobId, _Account])
+    """Those with an exchange that waits, the longest first."""
+    _queue: list[tuple[int, int, JobId]] = field(init=False, default_factory=list[tuple[int, int, JobId]])
+    """A heap of who is parked and wants slots, by what it holds and its turn; entries that are not so any more count
+    for nothing. So an exchange costs the same however many jobs there are.
+    """
+    _held: int = field(init=False, default=0)
     _asked: float = field(init=False)
     _watched_since: float = field(init=False)
     _turns: Iterator[int] = field(init=False, default_factory=count)
@@ -93,7 +100,7 @@ class SlotTable:
     @property
     def held(self) -> int:
         """Slots that all jobs hold, as far as they have said or were granted."""
-        return sum(account.count for account in self._accounts.values())
+        return self._held
 
     def is_listed(self, job: JobId, actor: str) -> bool:
         """Whether Ray listed this actor as the job's when last observed.
@@ -121,7 +128,8 @@ class SlotTable:
             return []
         replies = self._unpark(account)
         self._note(account, exchange, now)
-        return replies + self._proceed(now)
+        replies += self._proceed(now)
+        return replies if account.wanted else replies + self._unpark(account)
 
     def observe(self, listed: Mapping[JobId, str], now: float, asked: float | None = None) -> Replies:
         """Take Ray's list of job actors, alive or restarting: job to actor id; not those that never had a process.
@@ -155,15 +163,14 @@ class SlotTable:
     def tick(self, now: float) -> Replies:
         """Answer with no slots whoever has been parked for a third of a lease, so that no call looks lost."""
         replies: Replies = []
-        for account in self._accounts.values():
-            if account.parked is not None and now >= account.parked_at + self.lease / 3:
-                replies += self._unpark(account)
+        while self._parked and now >= (first := next(iter(self._parked.values()))).parked_at + self.lease / 3:
+            replies += self._unpark(first)
         return replies
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do, on the clock of `now`; None while nobody is parked."""
-        parked = [account.parked_at for account in self._accounts.values() if account.parked is not None]
-        return min(parked) + self.lease / 3 if parked else None
+        first = next(iter(self._parked.values()), None)
+        return None if first is None else first.parked_at + self.lease / 3
 
     def silences(self, now: float) -> dict[JobId, float]:
         """Seconds since each listed job's actor has spoken, or was first listed: a healthy one speaks every third of
@@ -195,14 +202,22 @@ class SlotTable:
         return exchange.fence == account.fence and exchange.n <= account.n
 
     def _note(self, account: _Account, exchange: Exchange, now: float) -> None:
+        self._held += exchange.size - account.count
         account.fence, account.n = exchange.fence, exchange.n
         account.count, account.wanted = exchange.size, exchange.wanted
         account.has_restated = True
         account.parked, account.parked_at = exchange, now
+        self._parked[exchange.job] = account
         if not account.wanted:
             account.wants_since = None
-        elif account.wants_since is None:
+            return
+        if account.wants_since is None:
             self._begin_turn(account, now)
+        if len(self._queue) > 2 * len(self._accounts):
+            self._queue = [(it.count, it.turn, job) for job, it in self._parked.items() if it.wanted]
+            heapq.heapify(self._queue)
+        else:
+            heapq.heappush(self._queue, (account.count, account.turn, exchange.job))
 
     def _begin_turn(self, account: _Account, now: float) -> None:
         account.turn, account.wants_since = next(self._turns), now
@@ -230,6 +245,7 @@ class SlotTable:
         holds_nothing = account.count == 0 and (account.has_restated or self.is_granting)
         if holds_nothing or self._is_silenced_since(account.left_at):
             del self._accounts[job]
+            self._held -= account.count
         return replies
 
     def _is_silenced_since(self, left_at: float) -> bool:
@@ -240,21 +256,23 @@ class SlotTable:
         return self._asked >= max(left_at, self._watched_since) + self.lease + self.margin
 
     def _turn_away(self, account: _Account) -> Replies:
-        parked, account.parked = account.parked, None
+        parked = self._take_parked(account)
         return [] if parked is None else [(parked.key, FencedReply(parked.n))]
 
     def _unpark(self, account: _Account, k: int = 0) -> Replies:
-        parked, account.parked = account.parked, None
+        parked = self._take_parked(account)
         return [] if parked is None else [(parked.key, Granted(self.boot, parked.n, k))]
+
+    def _take_parked(self, account: _Account) -> Exchange | None:
+        parked, account.parked = account.parked, None
+        if parked is not None:
+            del self._parked[parked.job]
+        return parked
 
     def _proceed(self, now: float) -> Replies:
         """Begin to grant once nobody can hold a slot unknown to the table, and hand out what is free."""
         self.is_granting = self.is_granting or self._is_rebuilt()
-        replies = self._grant(now) if self.is_granting and self._can_see(now) else []
-        for account in self._accounts.values():
-            if account.parked is not None and not account.wanted:
-                replies += self._unpark(account)
-        return replies
+        return self._grant(now) if self.is_granting and self._can_see(now) else []
 
     def _can_see(self, now: float) -> bool:
         """Whether the last list is younger than a lease: a throttle that was cut off may have a successor.
@@ -265,24 +283,24 @@ class SlotTable:
 
     def _is_rebuilt(self) -> bool:
         # Jobs that left the list before this table was made may have hosts too.
-        have_all_restated = all(it.has_restated and it.left_at is None for it in self._accounts.values())
-        return have_all_restated and self._is_silenced_since(self.now)
+        return self._is_silenced_since(self.now) and all(
+            it.has_restated and it.left_at is None for it in self._accounts.values()
+        )
 
     def _grant(self, now: float) -> Replies:
-        free = self.maximum - self.held
         grants: dict[JobId, int] = {}
-        queue = [(it.count, it.turn, job) for job, it in self._accounts.items() if it.parked is not None and it.wanted]
-        heapq.heapify(queue)
-        while queue and free > 0:
-            job = heapq.heappop(queue)[2]
-            account = self._accounts[job]
+        while self._queue and self.held < self.maximum:
+            count, turn, job = heapq.heappop(self._queue)
+            account = self._parked.get(job)
+            if account is None or not account.wanted or (account.count, account.turn) != (count, turn):
+                continue
             account.count += 1
             account.wanted -= 1
-            free -= 1
+            self._held += 1
             grants[job] = grants.get(job, 0) + 1
             self._begin_turn(account, now)
             if account.wanted:
-                heapq.heappush(queue, (account.count, account.turn, job))
+                heapq.heappush(self._queue, (account.count, account.turn, job))
         replies: Replies = []
         for job, k in grants.items():
             account = self._accounts[job]
