@@ -221,6 +221,12 @@ class Incarnation:
         except Fenced as fenced:
             self._over = await self._takeover.find_out(fenced)
             raise self._over from None
+        except LookupError as missing:
+            # What an old process misses was cleared by whoever has, or had, the job after it.
+            if self._job is None or not await self._takeover.is_lost(self.document.fence):
+                raise
+            self._over = await self._takeover.find_out(Fenced(self.job_id))
+            raise self._over from missing
         except (OwnedElsewhere, JobNotFound) as over:
             self._over = over
             raise
@@ -464,6 +470,8 @@ class Incarnation:
                 start_error=str(refused.reason),
                 start_details=refused.details,
             )
+        except Fenced:
+            raise  # whoever has the job says what becomes of its start
         except ChoreographyError:
             log.exception("the failed start of job %r could not be recorded", self.job_id)
         self._answer(ReportStart(refused.reason, refused.details))

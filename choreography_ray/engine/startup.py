@@ -255,7 +255,8 @@ class Startup:
         # What an earlier incarnation was still inserting may have landed after this one had raised the fence.
         await self._writer.certain(lambda: self._storage.fence_ledger(job_id, document.fence))
         saved = await read_ledger(self._storage, self._writer, document)
-        assert saved is not None
+        if saved is None:
+            raise LookupError(f"the ledger of job {job_id!r} is not whole")
         return saved
 
     async def _segments(self, plan: PlanRef) -> AsyncGenerator[PlanSegment]:

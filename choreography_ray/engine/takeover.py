@@ -108,6 +108,11 @@ class Takeover:
         self.cause = death.cause
         return not death.is_blameless
 
+    async def is_lost(self, fence: int) -> bool:
+        """Whether the job is not this process's any more, which had it under a fence. Waits for the store."""
+        stored = await self._writer.certain(lambda: self._storage.read_job(self._job_id))
+        return stored is None or stored.fence != fence
+
     async def find_out(self, fenced: Fenced) -> Fenced | OwnedElsewhere:
         """Who fenced me: another process of this cluster, or another cluster, which ends this actor for good."""
         try:

@@ -20,7 +20,7 @@ from choreography_ray.testing.faults import Cut, Fault
 from choreography_ray.testing.job_actor import SimJob
 from choreography_ray.testing.loop import run
 from tests.simulation.check import check_end, check_world
-from tests.simulation.jobs import KeptPieces, Piece, Work, batch
+from tests.simulation.jobs import KeptPieces, PassingPieces, Piece, Work, batch
 from tests.simulation.world import World
 
 PIECES = [
@@ -154,6 +154,45 @@ def test_an_owner_that_wakes_up_while_the_second_works_lets_go() -> None:
         assert other.incarnations == 1
         await check_end(first)
         await check_over(first, second)
+
+    run(story())
+
+
+async def cut_off_in_its_start(writes: int, pieces: list[Piece]) -> tuple[SimJob, SimJob]:
+    """A job whose actor was cut off in its start, after so many writes, and the one that finished it meanwhile."""
+    Work.world = first = World()
+    job = await first.start(PassingPieces, batch(pieces))
+    while first.job_writes[0] < writes:
+        await asyncio.sleep(0.0001)
+    assert job.process is not None
+    job.zombies.append(job.process)
+    cut_off(job, 70.0)
+    other = join(second_cluster(first), job)
+    await other.ended
+    return job, other
+
+
+@pytest.mark.parametrize("writes", range(6, 12))
+def test_an_owner_that_misses_what_was_cleared_meanwhile_finds_itself_fenced(writes: int) -> None:
+    """Nothing is broken: the job came to its end without it, and its next process finds it so."""
+
+    async def story() -> None:
+        job, other = await cut_off_in_its_start(writes, [Piece(key="a"), Piece(key="b")])
+        assert other.ended.result() is JobStatus.COMPLETED_SUCCESSFULLY
+        assert await job.ended is JobStatus.COMPLETED_SUCCESSFULLY
+        assert job.incarnations == 2
+        await check_end(job.cluster)  # type: ignore[arg-type]
+        await check_over(job.cluster, other.cluster)  # type: ignore[arg-type]
+
+    run(story())
+
+
+def test_a_refusal_by_an_owner_that_was_succeeded_is_not_its_to_tell() -> None:
+    async def story() -> None:
+        job, other = await cut_off_in_its_start(6, [Piece(key="a", refuse=True)])
+        assert other.ended.result() is JobStatus.FAILED
+        assert await job.ended is JobStatus.FAILED
+        assert job.incarnations == 2
 
     run(story())
 
