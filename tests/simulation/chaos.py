@@ -89,7 +89,8 @@ class Story:
 REQUESTS = {Blow.STOP: RequestKind.STOP, Blow.DRAIN: RequestKind.DRAIN, Blow.RESUME: RequestKind.RESUME}
 
 
-async def _stop_step(world: World, job: SimJob, ordinal: int) -> None:
+async def _stop_step(job: SimJob, ordinal: int) -> None:
+    world = Work.world  # where people's marks are left, whichever cluster they ask
     asked = world.clock.instant().at
     world.open_step_stops += 1
     step = StopStep(ordinal, world.planned[job.job_id].step_ids[ordinal])
@@ -111,14 +112,14 @@ def strike(world: World, one: Strike) -> None:
     if one.blow is Blow.STOP_STEP:
         everybody = list(world.jobs.values())
         if everybody:
-            world.requests += 1
+            Work.world.requests += 1
             job = everybody[one.pick % len(everybody)]
-            world.spawn(_stop_step(world, job, one.pick // len(everybody) % len(world.planned[job.job_id].step_ids)))
+            world.spawn(_stop_step(job, one.pick // len(everybody) % len(world.planned[job.job_id].step_ids)))
         return
     if one.blow in REQUESTS:
         everybody = list(world.jobs.values())
         if everybody:
-            world.requests += 1
+            Work.world.requests += 1
             world.spawn(_ask_here(everybody[one.pick % len(everybody)], REQUESTS[one.blow]))
         return
     jobs = [job for job in world.jobs.values() if not job.is_over]
