@@ -14,7 +14,7 @@ from choreography_ray.errors import OwnedElsewhere
 from choreography_ray.job import Job
 from choreography_ray.model import JobStatus, JobStepStatus
 from choreography_ray.options import JobsOptions
-from choreography_ray.testing.asking import ask
+from choreography_ray.testing.asking import ask, revive
 from choreography_ray.testing.faults import ISOLATED_SECONDS, Fault, Wire
 from choreography_ray.testing.job_actor import SimJob
 from tests.simulation.check import check_end, check_world
@@ -188,6 +188,14 @@ async def _end_of(job: SimJob) -> tuple[SimJob, JobStatus]:
             await asyncio.sleep(1.0)
 
 
+async def _await_start(job: SimJob) -> None:
+    """The driver: until its start is answered it has an actor made where there is none, as the client does."""
+    while not job.started.done():
+        if job.is_over and not job.ended.done():
+            revive(job)
+        await asyncio.sleep(1.0)
+
+
 async def _until_ended(job: SimJob) -> None:
     """Until it has ended; one that was stopped is resumed, as often as it takes."""
     while True:
@@ -233,6 +241,7 @@ async def play(story: Story, *witnesses: Callable[[World], Coroutine[Any, Any, N
         request = batch(plan.pieces, plan.continue_stages, plan.hook_seconds)
         job = await world.start(plan.job_class, request, options=options, job_id=f"job{number}")
         jobs[f"job{number}"] = job
+        world.spawn(_await_start(job))
     await asyncio.gather(*(_until_ended(job) for job in jobs.values()))
     await world.settle()
     await asyncio.gather(*(_until_ended(job) for job in jobs.values()))
