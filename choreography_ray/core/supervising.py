@@ -30,7 +30,7 @@ class Duty(StrEnum):
     """What an unfinished job without an actor needs."""
 
     REVIVE = "REVIVE"
-    """An actor, which goes on with it, or finishes its stop or its removal."""
+    """An actor, which goes on with it, or finishes its stop, its removal or its clearing."""
     DELETE = "DELETE"
     """To be deleted without any hook."""
 
@@ -44,7 +44,10 @@ def duty_of(job: JobBrief, at: datetime, options: ClusterOptions) -> Duty | None
         return Duty.DELETE if at - job.updated_at >= options.dead_job_threshold else None
     if job.status is JobStatus.STOPPED and job.is_stop_finalized:
         return None
-    return Duty.REVIVE if job.status.is_interruptible or job.status is JobStatus.STOPPED else None
+    if job.status.is_final:
+        # Whoever ended it lets go when all is cleared that is not kept: here something came between [S9.8].
+        return Duty.REVIVE if job.cluster else None
+    return Duty.REVIVE
 
 
 def is_expired(job: JobBrief, at: datetime, options: ClusterOptions) -> bool:

@@ -288,10 +288,15 @@ class Incarnation:
         self.started.exception()  # nobody may be asking
 
     async def _record(self, error: UnknownJobType) -> None:
-        """Show on the job why it does not go on. Its status stays: it goes on once its code can be loaded [S13]."""
+        """Show on the job why it does not go on. Its status stays: it goes on once its code can be loaded [S13].
+
+        One that has ended needs nobody who tries again until then: what it leaves goes when its retention is over.
+        """
         assert self._job is not None
         with contextlib.suppress(Fenced):
             await self._job.change(error=str(error))
+        if self._job.document.status.is_final:
+            await self._takeover.let_go(self._job.document.fence)
 
     async def _take_over(self) -> JobDocument:
         document = await self._takeover.take()

@@ -192,6 +192,7 @@ class MemoryStorage:
             if one.status.is_interruptible
             or one.status is JobStatus.REMOVING
             or (one.status is JobStatus.STOPPED and not one.is_stop_finalized)
+            or (one.status.is_final and one.owner is not None and one.owner.cluster)
         )
         return _oldest_first(wanted, after, take)
 

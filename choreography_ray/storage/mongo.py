@@ -206,6 +206,7 @@ class MongoStorage:
                 *(database[name].create_index(by_place) for name in _BY_PLACE),
                 database["jobs"].create_index(newest_first),
                 database["jobs"].create_index([("status", pymongo.ASCENDING), *newest_first]),
+                database["jobs"].create_index("owner.cluster"),
             )
         except BaseException:
             # Who could not open will not close; the client's own tasks would outlive its loop and complain.
@@ -293,7 +294,10 @@ class MongoStorage:
     async def unfinished_jobs(self, after: JobBrief | None = None, take: int = 100) -> list[JobBrief]:
         unfinished = [status.value for status in JobStatus if status.is_interruptible] + [JobStatus.REMOVING.value]
         stopped = {"status": JobStatus.STOPPED.value, "is_stop_finalized": False}
-        return await self._briefs({"$or": [{"status": {"$in": unfinished}}, stopped]}, after, take)
+        final = [status.value for status in JobStatus if status.is_final]
+        # By their owners, of which the index knows few: jobs that came to rest have none.
+        owned = {"owner.cluster": {"$gt": ""}, "status": {"$in": final}}
+        return await self._briefs({"$or": [{"status": {"$in": unfinished}}, stopped, owned]}, after, take)
 
     @_answering
     async def ended_jobs(self, before: datetime, after: JobBrief | None = None, take: int = 100) -> list[JobBrief]:

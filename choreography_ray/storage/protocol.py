@@ -121,7 +121,8 @@ class JobStorage(Protocol):
 
     async def unfinished_jobs(self, after: JobBrief | None = None, take: int = 100) -> list[JobBrief]:
         """Jobs that somebody should be working on, oldest first (`created_at`, then id), those after `after`: being
-        prepared, running, being removed, or stopped and not accounted.
+        prepared, running, being removed, stopped and not accounted, or of a final status with an owner that names a
+        cluster: it has not let go.
         """
         ...
 

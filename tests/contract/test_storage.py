@@ -244,7 +244,7 @@ def brief(document: JobDocument) -> JobBrief:
 
 
 async def test_unfinished_jobs_come_oldest_first_in_pages(storage: JobStorage) -> None:
-    """Whoever is at work or being removed, and a stopped one that is not accounted."""
+    """Whoever is at work or being removed, a stopped one that is not accounted, an ended one whose owner holds on."""
     jobs: list[JobDocument] = []
     for n, status in enumerate(JobStatus):
         for is_finalized in (False, True):
@@ -257,7 +257,7 @@ async def test_unfinished_jobs_come_oldest_first_in_pages(storage: JobStorage) -
                 is_background=n % 2 == 0,
                 is_forced=n % 3 == 0,
                 beats=n,
-                owner=Owner("here") if n % 2 else None,
+                owner=(None, Owner("here"), Owner())[(n + is_finalized) % 3],
             )
             jobs.append(made)
             await storage.insert_job(made)
@@ -267,7 +267,9 @@ async def test_unfinished_jobs_come_oldest_first_in_pages(storage: JobStorage) -
         if one.status.is_interruptible
         or one.status is JobStatus.REMOVING
         or (one.status is JobStatus.STOPPED and not one.is_stop_finalized)
+        or (one.status.is_final and one.owner == Owner("here"))
     ]
+    assert 0 < sum(one.status.is_final for one in wanted) < sum(one.status.is_final for one in jobs)
     wanted.sort(key=lambda one: (one.created_at, one.job_id))
     assert await storage.unfinished_jobs() == wanted
     paged: list[JobBrief] = []

@@ -234,6 +234,51 @@ def test_a_forced_removal_is_finished_without_the_code_of_the_job() -> None:
     run(story())
 
 
+async def ended_and_not_cleared(world: World) -> SimJob:
+    """Head and nodes were gone when the job had its final status, and nothing of it was cleared, or just so."""
+    job = await start(world, job_class=PassingPieces)
+    while (await world.document()).status is not DONE:
+        await asyncio.sleep(0.0001)
+    world.black_out()
+    await asyncio.sleep(1.0)
+    assert not (await world.document()).is_cleared
+    return job
+
+
+def test_what_a_job_leaves_is_cleared_although_its_process_died_at_its_end() -> None:
+    """Nobody asks for a job that has ended; the supervisor sees that whoever ended it did not let go."""
+
+    async def story() -> None:
+        world = World()
+        job = await ended_and_not_cleared(world)
+        supervisor = SimSupervisor(world)
+        await asyncio.sleep(300.0)
+        assert supervisor.revived == [job.job_id]
+        assert (await world.document()).is_cleared
+        await check_end(world)
+        await world.settle()
+        check_world(world)
+
+    run(story())
+
+
+def test_an_ended_job_whose_code_is_gone_is_tried_once() -> None:
+    """Not every hour, for as long as it is kept."""
+
+    async def story() -> None:
+        world = World()
+        job = await ended_and_not_cleared(world)
+        lose_code(job)
+        supervisor = SimSupervisor(world)
+        await asyncio.sleep(300.0)
+        assert supervisor.revived == [job.job_id]
+        document = await world.document()
+        assert document.status is DONE
+        assert "it is gone" in document.error
+
+    run(story())
+
+
 class BackgroundPieces(Pieces):
     """Its start returns before there is a plan."""
 
