@@ -96,7 +96,8 @@ class Deliver(JobStep[Parcel, Any, ParcelState]):
 
 
 class Parcels(BaseModel):
-    parcels: list[Parcel]
+    parcels: dict[str, Parcel]
+    """By the ids of their steps."""
     pieces: list[Piece] = []
 
 
@@ -110,7 +111,7 @@ class Post(Job[Parcels, Received]):
     keep_results = True
 
     def prepare_steps(self, request: Parcels) -> Any:
-        return [self.create_step(Deliver, parcel, step_id=str(i)) for i, parcel in enumerate(request.parcels)]
+        return [self.create_step(Deliver, parcel, step_id=step_id) for step_id, parcel in request.parcels.items()]
 
     def on_step_completed_or_stopped(self, step_id: str, result: Any) -> None:  # type: ignore[override]
         if result.is_success:
@@ -119,28 +120,28 @@ class Post(Job[Parcels, Received]):
             self.state.refused.append(step_id)
 
 
-async def deliver(world: World, sent: list[Sent], stop_at: float) -> None:
-    """Start, stop, resume, and look at all that came back."""
-    Deliver.sent = {str(i): one for i, one in enumerate(sent)}
+async def deliver(world: World, sent: dict[str, Sent], stop_at: float, job_id: JobId = JOB) -> None:
+    """Start, stop, resume, and look at all that came back. `sent` is by the ids of the steps."""
+    Deliver.sent = sent
     Deliver.wrong.clear()
-    parcels = Parcels(parcels=[Parcel(value=one.value) for one in sent])
-    job = await world.start(Post, parcels, options=JobsOptions(max_step_crashes=9))
+    parcels = Parcels(parcels={step_id: Parcel(value=one.value) for step_id, one in sent.items()})
+    job = await world.start(Post, parcels, options=JobsOptions(max_step_crashes=9), job_id=job_id)
     await asyncio.sleep(stop_at)
     await ask(job, RequestKind.STOP)
     if await rest(job) is JobStatus.STOPPED:
         await ask(job, RequestKind.RESUME)
     await rest(job)
-    document = await world.document()
+    document = await world.document(job_id)
     assert not Deliver.wrong
     assert document.status.is_final
     resolve = job.code.resolve
     expected = {step_id: one.result for step_id, one in Deliver.sent.items() if not one.is_refused}
-    results = {kept.step_id: decode(kept.value, resolve) for kept in await world.store.read_results(JOB)}
+    results = {kept.step_id: decode(kept.value, resolve) for kept in await world.store.read_results(job_id)}
     state = decode(document.state, resolve)
     for found in (results, state.values):
         assert set(found) == set(expected)
         assert all(same(found[step_id], expected[step_id]) for step_id in expected)
-    failures = await world.store.read_failures(JOB)
+    failures = await world.store.read_failures(job_id)
     assert [f.step_id for f in failures] == sorted(state.refused) == sorted(Deliver.sent.keys() - expected.keys())
     assert all("NotStorable" in f.attempts[-1].error_type and "result" in f.attempts[-1].message for f in failures)
     for failure in failures:
@@ -164,7 +165,7 @@ def play(store: MemoryStorage, sent: list[Sent], job_fault: int, host_fault: int
     job_faults, host_faults = ([Fault(at, cut, kills=True)] for at in (job_fault, host_fault))
     world = World(slots=2, job_faults=job_faults, host_faults=host_faults)
     world.store = store
-    run(deliver(world, sent, stop_at))
+    run(deliver(world, {str(i): one for i, one in enumerate(sent)}, stop_at))
     assert not world.violations
 
 
@@ -177,5 +178,5 @@ def test_any_value_comes_back_from_a_job_that_crashes_stops_and_goes_on(**delive
 
 def test_a_request_that_cannot_be_stored_is_refused_before_the_job_is() -> None:
     """With the path of its place."""
-    with pytest.raises(NotStorable, match=r"parcels\[0\]\.value\['a\.b'\]\[0\]: a builtins\.builtin_function"):
-        run(deliver(World(), [Sent({"a.b": [len]}, None, is_refused=False)], 1.0))
+    with pytest.raises(NotStorable, match=r"parcels\['0'\]\.value\['a\.b'\]\[0\]: a builtins\.builtin_function"):
+        run(deliver(World(), {"0": Sent({"a.b": [len]}, None, is_refused=False)}, 1.0))

@@ -1,4 +1,4 @@
-"""Stories of jobs whose state outgrows its document: outcomes count, it can be stopped, read, removed [S12.4]."""
+"""Stories of jobs whose state outgrows its document: outcomes count; stop, read, remove work [S12.4, CASES P6]."""
 
 from __future__ import annotations
 
