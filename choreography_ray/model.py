@@ -195,6 +195,10 @@ class StepRecord(Frozen):
     attempts: tuple[AttemptRecord, ...] = ()
 
 
+NEARLY_FULL = 0.8
+"""The share of what request and state may take from which on a job is said to be near its limit."""
+
+
 class JobRecord(Frozen):
     """A job as readers see it: a snapshot of what is stored."""
 
@@ -216,10 +220,15 @@ class JobRecord(Frozen):
     is_accounted: bool = True
     """False while a stopped job still settles what its steps were doing [S9.1]."""
     document_bytes: int = 0
-    """What the job's own document takes, request and state included. Nothing in it grows with the steps but what the
-    job's hooks add to its state."""
+    """What request and state take of the job's own document, in bytes. Nothing else in it grows, and the state only by
+    what the job's hooks add to it."""
     max_document_bytes: int = 0
-    """What the store takes for one document: a job that comes near is told to be `TooLarge` [S12.4]."""
+    """What they may take together: more is refused as `TooLarge` [S12.4]."""
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether request and state take over 80 % of what they may; the job's actor has logged a warning."""
+        return self.document_bytes > NEARLY_FULL * self.max_document_bytes > 0
 
 
 class SpanKind(StrEnum):

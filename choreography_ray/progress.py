@@ -8,8 +8,7 @@ from datetime import timedelta
 from choreography_ray.model import JobRecord, JobStatus, Progress, StageProgress
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import Counts, JobDocument, StageCounts
-from choreography_ray.storage.documents import job_size
-from choreography_ray.storage.sizes import MAX_DOCUMENT_BYTES
+from choreography_ray.storage import sizes
 
 
 def progress_of(document: JobDocument, recounted: Sequence[StageCounts] | None = None) -> Progress:
@@ -51,8 +50,8 @@ def record_of(document: JobDocument, recounted: Sequence[StageCounts] | None = N
         start_error=document.start_error or None,
         actor_name=document.actor_name,
         is_accounted=document.status is not JobStatus.STOPPED or document.is_stop_finalized,
-        document_bytes=job_size(document),
-        max_document_bytes=MAX_DOCUMENT_BYTES,
+        document_bytes=sizes.payload_size(document.request) + sizes.payload_size(document.state),
+        max_document_bytes=sizes.MAX_PAYLOAD_BYTES,
     )
 
 

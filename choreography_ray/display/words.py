@@ -71,9 +71,10 @@ def labels_of(record: JobRecord) -> str:
 
 
 def _share_of_document(record: JobRecord) -> str:
-    """How near the job's document is to what the store takes [S12.4]."""
+    """How much of what they may take request and state take [S12.4]."""
     used, most = record.document_bytes, record.max_document_bytes
-    return f"{format_size(used)} of {format_size(most)} ({used / most:.0%})" if most else ""
+    near = ", near the limit" if record.is_nearly_full else ""
+    return f"{format_size(used)} of {format_size(most)} ({used / most:.0%}{near})" if most else ""
 
 
 def facts_of(record: JobRecord) -> list[tuple[str, str]]:
@@ -83,7 +84,7 @@ def facts_of(record: JobRecord) -> list[tuple[str, str]]:
         ("type", record.type_name),
         ("status", str(record.status)),
         ("details", record.details),
-        ("document", _share_of_document(record)),
+        ("request and state", _share_of_document(record)),
         ("labels", labels_of(record)),
         ("created", moment(record.created_at)),
         ("took", format_duration(elapsed(record))),

@@ -33,7 +33,7 @@ from choreography_ray.model import AdmissionMoment, AttemptRecord, StageFailureB
 from choreography_ray.plain import clean
 from choreography_ray.records import Failure, JobDocument, Outcome, OutcomeKind, Payload
 from choreography_ray.step import JobStep
-from choreography_ray.storage.sizes import check_job, checked_size, payload_size
+from choreography_ray.storage.sizes import check_job, checked_size, nearness, payload_size
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,8 @@ class Hooks:
         self._request = document.request
         self._state = document.state
         self._request_bytes = payload_size(document.request)
+        self._has_warned = False
+        self._warn_of(self._request_bytes + payload_size(document.state))
         self._options = document.options
         self._user = user
         self._gate = asyncio.Lock()
@@ -112,9 +114,17 @@ class Hooks:
         payload = encode(self.job.state, "state")
         if payload == self._state:
             return None
-        check_job(self._runtime.job_id, self._request_bytes, payload)
+        used = check_job(self._runtime.job_id, self._request_bytes, payload)
+        self._warn_of(used)
         self._state = payload
         return payload
+
+    def _warn_of(self, job_bytes: int) -> None:
+        """Once per incarnation [S12.4]."""
+        if not self._has_warned and (near := nearness(job_bytes)):
+            self._has_warned = True
+            job_id = self._runtime.job_id
+            log.warning("request and state of job %r take %s: a state beyond that is not saved", job_id, near)
 
     def _state_after(self, hook: str) -> tuple[Payload, str]:
         """The state if it changed, and what is wrong with it.

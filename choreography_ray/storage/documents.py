@@ -17,8 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-import bson
-
 from choreography_ray.errors import UnreadableRecord
 from choreography_ray.model import HistoryEntry, HostId, JobId, JobStatus, StepHosting, StepId
 from choreography_ray.options import JobsOptions
@@ -238,11 +236,6 @@ def job_document(document: JobDocument) -> Document:
     check_job(document.job_id, payload_size(document.request), document.state)
     head = {"_id": address(document.job_id), "job": document.job_id, "schema_version": SCHEMA_VERSION}
     return head | job_fields(document, _JOB_FIELDS)
-
-
-def job_size(document: JobDocument) -> int:
-    """Bytes of a job's document."""
-    return len(bson.encode(job_document(document)))
 
 
 def _readable(read: Callable[[Document], _T]) -> Callable[[Document], _T]:

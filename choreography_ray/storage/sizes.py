@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from choreography_ray.errors import TooLarge
+from choreography_ray.model import NEARLY_FULL
 from choreography_ray.records import Payload
 
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
@@ -43,11 +44,17 @@ def check_labels(job_id: str, labels: Mapping[str, str]) -> None:
     check_size(f"job {job_id!r}: labels", size, MAX_LABELS_BYTES)
 
 
-def check_job(job_id: str, request_bytes: int, state: Payload) -> None:
-    """Raise `TooLarge` when a job's document could not hold this state beside its request."""
+def check_job(job_id: str, request_bytes: int, state: Payload) -> int:
+    """What both take, in bytes. Raises `TooLarge` when a job's document could not hold the state beside its request."""
     check_size(f"job {job_id!r}: request", request_bytes, MAX_PAYLOAD_BYTES)
     what = f"job {job_id!r}: state (beside a request of {request_bytes:,} bytes)"
-    check_size(what, payload_size(state), MAX_PAYLOAD_BYTES - request_bytes)
+    return request_bytes + check_size(what, payload_size(state), MAX_PAYLOAD_BYTES - request_bytes)
+
+
+def nearness(job_bytes: int) -> str:
+    """What there is to tell of how near a job's request and state come to what they may take; empty: they do not."""
+    is_near = job_bytes > NEARLY_FULL * MAX_PAYLOAD_BYTES
+    return f"{job_bytes:,} of the {MAX_PAYLOAD_BYTES:,} bytes that they may" if is_near else ""
 
 
 def check_size(what: str, size: int, limit: int = MAX_DOCUMENT_BYTES) -> int:

@@ -14,6 +14,7 @@ from choreography_ray.engine.rest import RequestKind
 from choreography_ray.errors import JobNotFound, TooLarge
 from choreography_ray.model import JobId, JobStatus
 from choreography_ray.options import JobsOptions
+from choreography_ray.progress import record_of
 from choreography_ray.records import CodeRef, JobDocument, StepCode
 from choreography_ray.storage import memory, sizes
 from choreography_ray.testing.asking import ask, rest
@@ -21,6 +22,7 @@ from choreography_ray.testing.code import LivingCode
 from choreography_ray.testing.faults import Cut, Fault
 from choreography_ray.testing.job_actor import SimJob
 from choreography_ray.testing.loop import run
+from choreography_ray.testing.virtual import VirtualCluster
 from tests.simulation.check import check_world
 from tests.simulation.jobs import Batch, BatchState, Piece, Pieces, Work, batch
 from tests.simulation.world import World
@@ -218,9 +220,63 @@ def test_a_request_that_leaves_no_room_for_the_state_is_refused_by_name() -> Non
     run(story())
 
 
+def test_who_comes_near_the_limit_is_warned_once_and_readers_see_how_near(caplog: pytest.LogCaptureFixture) -> None:
+    """The same number for the warning, the gauge and the refusal."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, Growing)
+        gauges: set[tuple[bool, bool]] = set()
+        while not job.is_over:
+            record = record_of(await world.document())
+            assert record.max_document_bytes == LIMIT
+            assert record.document_bytes <= LIMIT
+            is_warned = "that they may" in caplog.text
+            gauges.add((record.is_nearly_full, is_warned))
+            await asyncio.sleep(0.05)
+        assert gauges == {(False, False), (True, True)}
+        warnings = [told.getMessage() for told in caplog.records if "that they may" in told.getMessage()]
+        assert len(warnings) == 1
+        assert warnings[0].startswith("request and state of job 'job' take ")
+        assert f" of the {LIMIT:,} bytes that they may" in warnings[0]
+
+    run(story())
+
+
+def test_a_start_is_refused_by_job_field_and_size_and_leaves_nothing() -> None:
+    """Of a request that is too large alone, as a user starts it."""
+    with VirtualCluster() as cluster:
+        with pytest.raises(TooLarge) as refused:
+            cluster.start(Growing, batch([Piece(key="x" * LIMIT)]), job_id="fat")
+        assert refused.value.what == "job 'fat': request"
+        assert refused.value.size > refused.value.limit == LIMIT
+        assert cluster.jobs() == []
+
+
+def test_a_record_over_the_limit_is_read_stopped_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else's, or an older version's, which took more: reading it refuses nothing."""
+
+    async def story() -> None:
+        world = World()
+        job = await start(world, Growing)
+        await asyncio.sleep(0.3)
+        monkeypatch.setattr(sizes, "MAX_PAYLOAD_BYTES", 1_000)
+        record = record_of(await world.document())
+        assert record.document_bytes > record.max_document_bytes == 1_000
+        assert record.is_nearly_full
+        assert await ask(job, RequestKind.STOP) == "STOPPED"
+        assert await rest(job) is JobStatus.STOPPED
+        assert await ask(job, RequestKind.REMOVE) == "REMOVED"
+        with contextlib.suppress(JobNotFound):
+            await job.ended
+        assert await world.store.read_job(JobId("job")) is None
+
+    run(story())
+
+
 def test_a_state_that_nobody_measures_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: the store is the first to say that it is too large."""
-    monkeypatch.setattr(hooks, "check_job", lambda *args: None)
+    monkeypatch.setattr(hooks, "check_job", lambda *args: 0)
 
     async def story() -> None:
         job = await start(World(), Growing)

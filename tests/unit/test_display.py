@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from choreography_ray import display, reports
+from choreography_ray.display import words
 from choreography_ray.model import (
     AttemptRecord,
     Explanation,
@@ -245,3 +246,10 @@ def test_ids_are_never_cut_in_a_table() -> None:
     """Somebody will copy them."""
     long_id = "x" * 300
     assert rendered(display.job_table([a_job(job_id=long_id)])).count("x") >= 300
+
+
+def test_how_full_a_job_is_stands_with_its_facts_and_from_80_percent_on_that_it_is_near() -> None:
+    half = a_job(document_bytes=8 * 2**20, max_document_bytes=16 * 2**20)
+    assert ("request and state", "8.0 MiB of 16.0 MiB (50%)") in words.facts_of(half)
+    near = a_job(document_bytes=13 * 2**20, max_document_bytes=16 * 2**20)
+    assert ("request and state", "13.0 MiB of 16.0 MiB (81%, near the limit)") in words.facts_of(near)
