@@ -96,7 +96,8 @@ class ClusterOptions(BaseModel):
     terminal_job_retention: timedelta | None = timedelta(days=7)
     """How long finished jobs are remembered. None: for ever."""
     dead_job_threshold: timedelta = timedelta(hours=1)
-    """After which a start that died without a plan is deleted, and captured code that no job points at."""
+    """After which a start that died without a plan is deleted, and captured code that no job points at (that after an
+    hour at the earliest)."""
 
     @property
     def lease_margin(self) -> timedelta:

@@ -39,6 +39,10 @@ PATIENCE_SECONDS = 15.0
 ANSWER_SECONDS = 10.0
 """How long the throttle may take to say whom it hears."""
 PAGE = 100
+SPARED = timedelta(hours=1)
+"""How long captured code is kept that no record points at yet, whatever the threshold: a start saves it first, with the
+time of its own machine.
+"""
 SWEEP_AFTER = timedelta(hours=1)
 """When the records of a removed job are deleted again: what somebody was still writing has landed by then."""
 
@@ -238,12 +242,13 @@ class Supervisor:
     async def _clean(self) -> None:
         """One round: old jobs, the oldest first, what late writers left of removed ones, and code that nobody uses.
 
-        A start saves its code and then its record: one that dies in between is as dead as one without a plan.
+        A start that dies between its code and its record is as dead as one without a plan.
         """
         try:
             await self._expire()
             await self._sweep()
-            await self._storage.delete_unused_code(self._clock.instant().at - self._options.dead_job_threshold)
+            spared = max(self._options.dead_job_threshold, SPARED)
+            await self._storage.delete_unused_code(self._clock.instant().at - spared)
         except Exception as error:  # noqa: BLE001 - the next round finds all that is left
             log.warning("cleaning up was cut short: %s", error)
 
