@@ -398,6 +398,7 @@ class JobDocument:
     """Counted up by the owner: the sign of life that other clusters look for."""
     actor_name: str = ""
     runtime_env: Payload = None
+    """Of the driver that started it, as far as it holds on other clusters: the job's processes get it [S13]."""
     keep_results: bool = False
     is_forced: bool = False
     """Its removal was forced, or is retention's: what is left is deleted without hooks [S9.6, S9.8]."""

@@ -10,15 +10,18 @@ from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Any
 
+from choreography_ray.actors.clean import create_cleanly
 from choreography_ray.actors.connection import Connection, load_stored_code
 from choreography_ray.actors.gcs import RayTables
 from choreography_ray.actors.hosts import RayHosts
 from choreography_ray.actors.last_words import obituary
 from choreography_ray.actors.logs import write_records
 from choreography_ray.actors.names import SUPERVISOR, host_prefix, job_actor
-from choreography_ray.actors.ray_api import SERVICE, create, end, find, here
+from choreography_ray.actors.ray_api import SERVICE, create, end, find, here, own_runtime_env
+from choreography_ray.actors.runtime_envs import lasting
 from choreography_ray.actors.threads import ThreadedUserCode
 from choreography_ray.actors.throttle import throttle_handle
+from choreography_ray.codec import decode
 from choreography_ray.core import events as e
 from choreography_ray.core.commands import ReportStart
 from choreography_ray.core.explaining import Explained
@@ -31,7 +34,7 @@ from choreography_ray.engine.rest import Request
 from choreography_ray.engine.writes import Writer
 from choreography_ray.errors import Fenced, JobNotFound, OwnedElsewhere, StorageUnavailable, UnknownJobType
 from choreography_ray.model import HostId, JobId, JobStatus
-from choreography_ray.records import OutcomeDocument, Owner
+from choreography_ray.records import OutcomeDocument, Owner, Payload
 
 log = logging.getLogger(__name__)
 
@@ -294,7 +297,20 @@ def _myself() -> Owner:
     return Owner(place.cluster_id, place.actor_id, place.worker_id, place.node_id, os.getpid())
 
 
-def job_handle(job_id: JobId, connection: Connection) -> Any:
-    """The job's actor, made if there is none. Blocks."""
+def job_handle(job_id: JobId, connection: Connection, runtime_env: Payload) -> Any:
+    """The job's actor, made if there is none, with the runtime_env that is stored with the job [S13]. Blocks."""
+    order = (job_id, connection, decode(runtime_env))
+    if not here().has_runtime_env or lasting(own_runtime_env()) == order[2]:
+        return make_job(order)
+    with contextlib.suppress(ValueError):
+        return find(job_actor(job_id), connection.ray_namespace)
+    return create_cleanly(make_job, order)
+
+
+def make_job(order: tuple[JobId, Connection, dict[str, Any] | None]) -> Any:
+    """Create the job's actor from this process, with a runtime_env on top of its own, or find it. Blocks."""
+    job_id, connection, runtime_env = order
     options = {**SERVICE, "name": job_actor(job_id), "namespace": connection.ray_namespace}
+    if runtime_env is not None:
+        options["runtime_env"] = runtime_env
     return create(JobActor, options, job_id, connection)

@@ -6,14 +6,15 @@ import asyncio
 
 from choreography_ray.actors.connection import Connection, load_stored_code
 from choreography_ray.actors.ray_api import run_there
+from choreography_ray.codec import decode
 from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.writes import Writer
-from choreography_ray.records import CodeRef
+from choreography_ray.records import CodeRef, JobDocument
 
 
-def check_code(connection: Connection, ref: CodeRef) -> None:
-    """Raise `UnknownJobType` when a process of the cluster cannot load the code. Blocks."""
-    run_there(_load, connection, ref)
+def check_code(connection: Connection, document: JobDocument) -> None:
+    """Raise `UnknownJobType` when a process of the cluster cannot load the job's code. Blocks."""
+    run_there(_load, connection, document.code, runtime_env=decode(document.runtime_env))
 
 
 def _load(connection: Connection, ref: CodeRef) -> None:

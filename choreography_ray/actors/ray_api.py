@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,6 +46,12 @@ def here() -> Place:
         context.gcs_address,
         _worker.global_worker.gcs_client.cluster_id.hex(),
     )
+
+
+def own_runtime_env() -> dict[str, Any]:
+    """The runtime_env of this process, as Ray made it of what was given; empty when there is none."""
+    env: dict[str, Any] = json.loads(_ray.get_runtime_context().get_runtime_env_string() or "{}")
+    return env
 
 
 def is_restarted() -> bool:
@@ -103,9 +110,13 @@ def actor_id_of(handle: Any) -> str:
     return str(handle._actor_id.hex())  # noqa: SLF001 - the only way that Ray has
 
 
-def run_there(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a function in a process of the cluster, with this one's runtime_env. Blocks. Raises what it raises."""
-    return _ray.get(_ray.remote(function).options(num_cpus=0, max_retries=3).remote(*arguments))
+def run_there(function: Callable[..., Any], *arguments: Any, runtime_env: dict[str, Any] | None = None) -> Any:
+    """Run a function in a process of the cluster, with a runtime_env on top of this process's. Blocks.
+
+    Raises what it raises.
+    """
+    options = {"num_cpus": 0, "max_retries": 3} | ({"runtime_env": runtime_env} if runtime_env else {})
+    return _ray.get(_ray.remote(function).options(**options).remote(*arguments))
 
 
 def live_nodes() -> dict[str, str]:

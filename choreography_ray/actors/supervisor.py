@@ -22,7 +22,9 @@ from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.supervisor import Supervisor
 from choreography_ray.engine.tally import Numbers
 from choreography_ray.engine.writes import Writer
+from choreography_ray.errors import JobNotFound
 from choreography_ray.model import JobId
+from choreography_ray.storage.protocol import JobStorage
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +35,9 @@ LISTED_STATES = ("ALIVE", "RESTARTING", "PENDING_CREATION", "DEPENDENCIES_UNREAD
 class RayJobActors:
     """`JobActors` over Ray."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, storage: JobStorage) -> None:
         self._connection = connection
+        self._storage = storage
         self._tables = RayTables()
 
     @property
@@ -61,7 +64,10 @@ class RayJobActors:
 
     async def revive(self, job_id: JobId) -> None:
         """See `engine.ports.JobActors`."""
-        actor = await asyncio.to_thread(job_handle, job_id, self._connection)
+        document = await self._storage.read_job(job_id)
+        if document is None:
+            raise JobNotFound(job_id)
+        actor = await asyncio.to_thread(job_handle, job_id, self._connection, document.runtime_env)
         await actor.taken_over.remote()
 
     async def end(self, job_id: JobId, actor_id: str) -> None:
@@ -92,7 +98,7 @@ class SupervisorActor:
         write_records(service=SUPERVISOR, namespace=connection.namespace)
         self._storage = connection.storage()
         self._metrics = JobMetrics(connection.namespace)
-        self._supervisor = Supervisor(self._storage, RayJobActors(connection), SystemClock())
+        self._supervisor = Supervisor(self._storage, RayJobActors(connection, self._storage), SystemClock())
         self._life = asyncio.get_running_loop().create_task(self._live())
 
     async def _live(self) -> None:

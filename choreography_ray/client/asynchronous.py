@@ -24,7 +24,8 @@ from choreography_ray.access.starting import (
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import SUPERVISOR, THROTTLE, job_actor
-from choreography_ray.actors.ray_api import find, here
+from choreography_ray.actors.ray_api import find, here, own_runtime_env
+from choreography_ray.actors.runtime_envs import lasting
 from choreography_ray.actors.supervisor import supervisor_handle
 from choreography_ray.actors.threads import ThreadedUserCode
 from choreography_ray.actors.throttle import throttle_handle
@@ -32,6 +33,7 @@ from choreography_ray.client.cluster import RayCluster, embedded_url
 from choreography_ray.client.handle import AsyncJobHandle
 from choreography_ray.client.mapping import MapPlan, async_pages_of, save_code
 from choreography_ray.code import describe_code, describe_made_code
+from choreography_ray.codec import encode
 from choreography_ray.core.commands import ReportStart
 from choreography_ray.core.ownership import is_elsewhere
 from choreography_ray.core.starting import REMOVED
@@ -273,9 +275,12 @@ class AsyncChoreography:
         """Let the actor of a job live whose record is there, and report what becomes of its start."""
         handle = self._handle(document.job_id)
         if document.is_background:
-            await asyncio.to_thread(job_handle, document.job_id, self._connection)
+            await asyncio.to_thread(self._actor, document)
             return handle
-        return concluded(handle, await self._started(document.job_id))
+        return concluded(handle, await self._started(document))
+
+    def _actor(self, document: JobDocument) -> Any:
+        return job_handle(document.job_id, self._connection, document.runtime_env)
 
     def _document(
         self,
@@ -286,18 +291,20 @@ class AsyncChoreography:
         labels: Mapping[str, str] | None,
     ) -> JobDocument:
         document = new_document(job_class, code, request, self._options, datetime.now(UTC), job_id, labels)
-        return replace(document, actor_name=job_actor(document.job_id))
+        runtime_env = encode(lasting(own_runtime_env()), "runtime_env")
+        return replace(document, actor_name=job_actor(document.job_id), runtime_env=runtime_env)
 
-    async def _started(self, job_id: JobId) -> ReportStart:
+    async def _started(self, begun: JobDocument) -> ReportStart:
         """The start's answer, from the actor, or from the store when the job is further than its actor.
 
         The actor that is found by the name may be one that ends, of an earlier job of this id. Its answer is told by
         that nobody has taken the new job over; it is looked up again until it is the new job's [P1].
         """
+        job_id = begun.job_id
         while True:
             report: ReportStart | None = None
             try:
-                actor = await asyncio.to_thread(job_handle, job_id, self._connection)
+                actor = await asyncio.to_thread(self._actor, begun)
                 report = await actor.started.remote()
             except (RayActorError, ChoreographyError) as error:
                 log.info("job %r: %s", job_id, error)
@@ -312,7 +319,7 @@ class AsyncChoreography:
             if document.status.is_final or document.status is JobStatus.STOPPED:
                 return ReportStart(document.start_error, document.start_details)
             await asyncio.sleep(POLL_SECONDS)
-            actor = await asyncio.to_thread(job_handle, job_id, self._connection)  # its actor may have ended for good
+            actor = await asyncio.to_thread(self._actor, begun)  # the one before may have ended for good
 
     def _handle(self, job_id: JobId) -> AsyncJobHandle:
         return AsyncJobHandle(self._storage, self._connection, job_id)

@@ -99,11 +99,11 @@ class Controller(Asker):
                 raise NobodyWorks
             if what is RequestKind.REMOVE:
                 # Its hooks must run: nothing is lost when its code cannot be loaded.
-                await asyncio.to_thread(check_code, self._connection, document.code)
+                await asyncio.to_thread(check_code, self._connection, document)
                 await self.take(document, JobStatus.REMOVING, "removed")
             elif what in (RequestKind.STOP, RequestKind.DRAIN):
                 await self.take(document, JobStatus.STOPPED, "stopped while nobody worked on it")
-        return await asyncio.to_thread(job_handle, self.job_id, self._connection)
+        return await asyncio.to_thread(job_handle, self.job_id, self._connection, document.runtime_env)
 
     async def _free_document(self) -> JobDocument:
         """The stored job, once it is certain that no other cluster works on it. Raises `OwnedElsewhere` [S10.3]."""

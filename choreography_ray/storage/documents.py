@@ -65,12 +65,10 @@ from choreography_ray.storage.packing import (
 )
 from choreography_ray.storage.sizes import (
     are_small,
-    check_job,
-    check_labels,
+    check_new_job,
     check_size,
     checked_size,
     parts,
-    payload_size,
 )
 
 Document = dict[str, Any]
@@ -232,8 +230,7 @@ _JOB_FIELDS = tuple(f.name for f in dataclasses.fields(JobDocument) if f.name !=
 
 def job_document(document: JobDocument) -> Document:
     """A whole job."""
-    check_labels(document.job_id, document.labels)
-    check_job(document.job_id, payload_size(document.request), document.state)
+    check_new_job(document)
     head = {"_id": address(document.job_id), "job": document.job_id, "schema_version": SCHEMA_VERSION}
     return head | job_fields(document, _JOB_FIELDS)
 

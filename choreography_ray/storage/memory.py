@@ -42,8 +42,7 @@ from choreography_ray.storage.protocol import JobFilter
 from choreography_ray.storage.sizes import (
     MAX_PAYLOAD_BYTES,
     PART_BYTES,
-    check_job,
-    check_labels,
+    check_new_job,
     check_size,
     payload_size,
 )
@@ -115,8 +114,7 @@ class MemoryStorage:
     async def insert_job(self, document: JobDocument) -> bool:
         there = self._documents.get(document.job_id)
         if there is None:
-            check_labels(document.job_id, document.labels)
-            check_job(document.job_id, payload_size(document.request), document.state)
+            check_new_job(document)
             self._documents[document.job_id] = _sealed_job(document)
             return True
         return there.created_at == document.created_at and there.save == 0 and there.fence >= document.fence

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from choreography_ray.errors import TooLarge
 from choreography_ray.model import NEARLY_FULL
-from choreography_ray.records import Payload
+from choreography_ray.records import JobDocument, Payload
 
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 """What MongoDB takes for one document."""
@@ -15,6 +15,8 @@ MAX_PAYLOAD_BYTES = 15 * 1024 * 1024
 """One value; the rest of a document is left for what surrounds it."""
 MAX_LABELS_BYTES = 64 * 1024
 """Names and values of all labels of a job: by them jobs are found, and lists of jobs show them."""
+MAX_RUNTIME_ENV_BYTES = 256 * 1024
+"""What is stored of a job's runtime_env."""
 PART_BYTES = 8 * 1024 * 1024
 """Lists that may be of any size are split into documents of about this size."""
 
@@ -38,10 +40,13 @@ def checked_size(what: str, payload: Payload) -> int:
     return check_size(what, payload_size(payload), MAX_PAYLOAD_BYTES)
 
 
-def check_labels(job_id: str, labels: Mapping[str, str]) -> None:
-    """Raise `TooLarge` for labels that would take the place of what else a job's document holds."""
+def check_new_job(document: JobDocument) -> None:
+    """Raise `TooLarge` for what of a new job would not fit, or would take the place of what else its document holds."""
+    job_id, labels = document.job_id, document.labels
     size = sum(len(text.encode("utf-8", "backslashreplace")) for label in labels.items() for text in label)
     check_size(f"job {job_id!r}: labels", size, MAX_LABELS_BYTES)
+    check_size(f"job {job_id!r}: runtime_env", payload_size(document.runtime_env), MAX_RUNTIME_ENV_BYTES)
+    check_job(job_id, payload_size(document.request), document.state)
 
 
 def check_job(job_id: str, request_bytes: int, state: Payload) -> int:

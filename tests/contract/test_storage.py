@@ -967,6 +967,8 @@ async def test_what_no_document_can_hold_is_refused_with_its_size(storage: JobSt
     ]
     with pytest.raises(TooLarge, match=r"job 'large': labels takes 65,539 bytes, the limit is 65,536"):
         await storage.insert_job(job("large", labels={"why": "x" * 65_536}))
+    with pytest.raises(TooLarge, match=r"job 'large': runtime_env takes 262,\d+ bytes, the limit is 262,144"):
+        await storage.insert_job(job("large", runtime_env={"env_vars": {"A": "x" * 262_144}}))
     for call in refused:
         with pytest.raises(TooLarge) as caught:
             await call

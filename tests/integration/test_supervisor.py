@@ -18,6 +18,7 @@ from ray._private.state import actors
 from choreography_ray import Choreography, ClusterOptions, JobHandle, JobNotFound, JobStatus
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.names import SUPERVISOR
+from choreography_ray.client import asynchronous
 from choreography_ray.engine.taking import give_status, take_over
 from choreography_ray.model import JobId
 from tests.integration.conftest import only_here
@@ -60,14 +61,31 @@ def check_done(job: JobHandle, log: Path, steps: int) -> None:
     assert len(Counter(line.split()[0] for line in log.read_text().splitlines())) == steps
 
 
-def test_a_job_actor_that_was_ended_for_good_from_outside_is_brought_back(quick: Choreography, tmp_path: Path) -> None:
-    """Ray makes no new one of an actor that somebody killed; one supervisor, of which there is one, does."""
+def environment_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/environ").read_text(encoding="utf-8").split("\0")
+
+
+def test_a_job_actor_that_was_ended_for_good_from_outside_is_brought_back(
+    quick: Choreography, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray makes no new one of an actor that somebody killed; one supervisor, of which there is one, does.
+
+    The supervisor has no runtime_env, and the job carries that of its driver all the same, as its hosts do [S13].
+    """
+    env = {"env_vars": {"MARKED": "yes"}, "working_dir": "gcs://_ray_pkg_of_a_lost_cluster.zip"}
+    monkeypatch.setattr(asynchronous, "own_runtime_env", lambda: env)
     log = tmp_path / "marks"
-    job = start(quick, log)
+    job = start(quick, log, steps=100)
     before = pid_of(job.record().actor_name)
-    ray.kill(ray.get_actor(job.record().actor_name, namespace=NAMESPACE), no_restart=True)
-    check_done(job, log, 40)
+    host = int(log.read_text().split()[1])
     assert before is not None
+    assert all("MARKED=yes" in environment_of(pid) for pid in (before, host))
+    ray.kill(ray.get_actor(job.record().actor_name, namespace=NAMESPACE), no_restart=True)
+    await_true(lambda: pid_of(job.record().actor_name) not in (None, before), 60, "it is brought back")
+    after = pid_of(job.record().actor_name)
+    assert after is not None
+    assert "MARKED=yes" in environment_of(after)
+    check_done(job, log, 100)
     assert not is_running(before)
     assert [a["State"] for a in actors().values() if a["Name"] == SUPERVISOR] == ["ALIVE"]
 

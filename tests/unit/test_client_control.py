@@ -42,7 +42,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(control, "find", nobody)
     monkeypatch.setattr(control, "here", lambda: SimpleNamespace(cluster_id=""))
-    monkeypatch.setattr(control, "job_handle", lambda job_id, _: made.append(job_id))
+    monkeypatch.setattr(control, "job_handle", lambda job_id, *_: made.append(job_id))
     return made
 
 
