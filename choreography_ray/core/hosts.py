@@ -63,6 +63,8 @@ class HostTable:
         self._idle: dict[int, list[HostId]] = {}
         self._idle_since: dict[HostId, float] = {}
         self.starting = 0
+        self.busy = 0
+        """Hosts that have a group."""
 
     def __contains__(self, host: HostId) -> bool:
         return host in self._hosts
@@ -75,14 +77,14 @@ class HostTable:
         """Every host that is not known to be gone."""
         return list(self._hosts.values())
 
-    @property
-    def busy(self) -> int:
-        """Hosts that have a group."""
-        return sum(view.group is not None for view in self._hosts.values())
+    def _put(self, view: HostView) -> None:
+        before = self._hosts.get(view.host)
+        self.busy += (view.group is not None) - (before is not None and before.group is not None)
+        self._hosts[view.host] = view
 
     def add(self, view: HostView) -> None:
         """A host that is being created, or was found."""
-        self._hosts[view.host] = view
+        self._put(view)
         self.starting += view.phase is HostPhase.STARTING
 
     def came_up(self, host: HostId, now: float) -> None:
@@ -101,12 +103,12 @@ class HostTable:
 
     def give(self, host: HostId, group: Group, *, is_single: bool) -> None:
         """Note that a host has been given a group."""
-        self._hosts[host] = replace(self._hosts[host], group=group, is_single=is_single)
+        self._put(replace(self._hosts[host], group=group, is_single=is_single))
 
     def rest(self, host: HostId, now: float) -> None:
         """The host's group is over: a live shared host may take the next."""
         view = replace(self._hosts[host], group=None)
-        self._hosts[host] = view
+        self._put(view)
         if view.is_shared and view.phase is HostPhase.LIVE:
             self._idle.setdefault(self._class_of[view.kind], []).append(host)
             self._idle_since[host] = now
@@ -116,6 +118,7 @@ class HostTable:
         view = self._hosts.pop(host, None)
         if view is not None:
             self.starting -= view.phase is HostPhase.STARTING
+            self.busy -= view.group is not None
             idle = self._idle.get(self._class_of[view.kind], [])
             if host in idle:
                 idle.remove(host)

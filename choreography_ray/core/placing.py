@@ -26,10 +26,12 @@ class Placing:
             job.slots.want(0)
             job.slots.give_back()
             return
-        while job.slots.unused and self._can_place() and (batch := self._take_batch()):
+        room = self._room
+        while job.slots.unused and self._can_place() and (batch := self._take_batch(room)):
             self._place(batch, time)
-        room = job.document.options.max_concurrent_step_starts - job.hosts.starting + job.hosts.idle_count
-        wanted = min(job.queue.slots_wanted(self._room), max(0, room))
+            room -= len(batch.ordinals)
+        starts = job.document.options.max_concurrent_step_starts - job.hosts.starting + job.hosts.idle_count
+        wanted = min(job.queue.slots_wanted(room), max(0, starts))
         if job.slots.unused > wanted:
             job.slots.give_back()
         job.slots.want(max(0, wanted - job.slots.unused))
@@ -54,8 +56,8 @@ class Placing:
             return False
         return job.hosts.starting < job.document.options.max_concurrent_step_starts or job.hosts.has_idle(kind)
 
-    def _take_batch(self) -> Batch | None:
-        return self._job.queue.take(self._room, self._job.hosts.busy + self._job.slots.unused)
+    def _take_batch(self, room: int) -> Batch | None:
+        return self._job.queue.take(room, self._job.hosts.busy + self._job.slots.unused)
 
     def _place(self, batch: Batch, time: Instant) -> None:
         job = self._job

@@ -56,7 +56,7 @@ class JobSlots:
     n: int = field(init=False, default=0)
     unused: int = field(init=False, default=0)
     wanted: int = field(init=False, default=0)
-    _held: dict[tuple[HostId, Run], int] = field(init=False, default_factory=dict[tuple[HostId, Run], int])
+    _held: dict[tuple[HostId, Run], Held] = field(init=False, default_factory=dict[tuple[HostId, Run], Held])
     _is_speaking: bool = field(init=False, default=False)
     _has_news: bool = field(init=False, default=False)
     _is_waiting: bool = field(init=False, default=False)
@@ -68,12 +68,12 @@ class JobSlots:
     @property
     def held(self) -> tuple[Held, ...]:
         """The runs that are not known to be over."""
-        return tuple(Held(host, run, width) for (host, run), width in self._held.items())
+        return tuple(self._held.values())
 
     @property
     def size(self) -> int:
         """Slots held in all, used and unused."""
-        return self.unused + sum(self._held.values())
+        return self.unused + sum(held.width for held in self._held.values())
 
     @property
     def is_unanswered(self) -> bool:
@@ -82,7 +82,7 @@ class JobSlots:
 
     def restore(self, held: Iterable[Held]) -> None:
         """Begin from every run that the ledger, read under this fence, shows as assigned; nothing is unused then."""
-        self._held = {(one.host, one.run): one.width for one in held}
+        self._held = {(one.host, one.run): one for one in held}
         self.unused = 0
         self._is_speaking = self._has_news = True
 
@@ -104,7 +104,7 @@ class JobSlots:
         if (host, run) in self._held:
             raise ValueError(f"{host} {run} holds slots already")
         self.unused -= width
-        self._held[host, run] = width
+        self._held[host, run] = Held(host, run, width)
 
     def release(self, host: HostId, run: Run) -> bool:
         """Let go of a run's slots: its outcome has arrived, its host's death is confirmed, or it was withdrawn [S14.4].

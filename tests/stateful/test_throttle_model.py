@@ -229,7 +229,8 @@ class ReusingSlots(JobSlots):
     """Keeps a slot that falls free for its own next step."""
 
     def release(self, host: HostId, run: Run) -> bool:
-        self.unused += self._held.get((host, run), 0) if self.wanted else 0
+        held = self._held.get((host, run))
+        self.unused += held.width if held is not None and self.wanted else 0
         return super().release(host, run)
 
 
