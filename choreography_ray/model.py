@@ -219,6 +219,8 @@ class JobRecord(Frozen):
     actor_name: str = ""
     is_accounted: bool = True
     """False while a stopped job still settles what its steps were doing [S9.1]."""
+    python: str = ""
+    """The Python that its captured code needs, as "3.11"; empty: its code is installed, and imported [S13]."""
     document_bytes: int = 0
     """What request and state take of the job's own document, in bytes. Nothing else in it grows, and the state only by
     what the job's hooks add to it."""
@@ -229,6 +231,17 @@ class JobRecord(Frozen):
     def is_nearly_full(self) -> bool:
         """Whether request and state take over 80 % of what they may; the job's actor has logged a warning."""
         return self.document_bytes > NEARLY_FULL * self.max_document_bytes > 0
+
+
+class NodeRecord(Frozen):
+    """A node of the cluster, and which version of this package it has [S14.6]."""
+
+    node_id: str
+    address: str
+    version: str = ""
+    """Empty where the package is not installed."""
+    problem: str = ""
+    """A sentence where steps cannot run there, or would run on another version than the process that asks."""
 
 
 class SpanKind(StrEnum):

@@ -50,6 +50,7 @@ def record_of(document: JobDocument, recounted: Sequence[StageCounts] | None = N
         start_error=document.start_error or None,
         actor_name=document.actor_name,
         is_accounted=document.status is not JobStatus.STOPPED or document.is_stop_finalized,
+        python=document.code.python,
         document_bytes=sizes.payload_size(document.request) + sizes.payload_size(document.state),
         max_document_bytes=sizes.MAX_PAYLOAD_BYTES,
     )

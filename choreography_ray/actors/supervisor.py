@@ -16,7 +16,8 @@ from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.logs import write_records
 from choreography_ray.actors.metrics import JobMetrics
 from choreography_ray.actors.names import JOB_PREFIX, SUPERVISOR, THROTTLE, job_actor, job_of_actor
-from choreography_ray.actors.ray_api import SERVICE, actor_id_of, create, end, find, here
+from choreography_ray.actors.nodes import Found, Nodes, installed_version
+from choreography_ray.actors.ray_api import SERVICE, actor_id_of, call_on_node, create, end, find, here, live_nodes
 from choreography_ray.core.supervising import ListedActor
 from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.supervisor import Supervisor
@@ -28,6 +29,10 @@ from choreography_ray.storage.protocol import JobStorage
 
 log = logging.getLogger(__name__)
 
+NODES_INTERVAL = 30.0
+"""Seconds between two looks for new nodes."""
+NODE_SECONDS = 60.0
+"""How long a node may take to start a process and say what it has."""
 LISTED_STATES = ("ALIVE", "RESTARTING", "PENDING_CREATION", "DEPENDENCIES_UNREADY")
 """Of an actor that Ray runs, or will run by itself."""
 
@@ -99,7 +104,19 @@ class SupervisorActor:
         self._storage = connection.storage()
         self._metrics = JobMetrics(connection.namespace)
         self._supervisor = Supervisor(self._storage, RayJobActors(connection, self._storage), SystemClock())
+        self._nodes = Nodes(
+            here().node_id, live_nodes, lambda node: call_on_node(node, installed_version, timeout=NODE_SECONDS)
+        )
         self._life = asyncio.get_running_loop().create_task(self._live())
+        self._looking = asyncio.get_running_loop().create_task(self._look_at_nodes())
+
+    async def _look_at_nodes(self) -> None:
+        while True:
+            try:
+                await self._nodes.look()
+            except Exception as error:  # noqa: BLE001 - a GCS that does not answer says nothing: ask again
+                log.info("nobody says which nodes there are: %s", error)
+            await asyncio.sleep(NODES_INTERVAL)
 
     async def _live(self) -> None:
         try:
@@ -113,9 +130,17 @@ class SupervisorActor:
         """Export what happened in a job."""
         self._metrics.add(numbers)
 
-    async def look(self) -> None:
-        """Look at once whether a job needs somebody, with the options as they are stored now."""
+    async def look(self) -> dict[str, Found]:
+        """Look at once whether a job needs somebody, with the options as they are stored now.
+
+        The answer is what is known of the nodes.
+        """
         self._supervisor.look()
+        return self._nodes.found
+
+    async def nodes(self) -> dict[str, Found]:
+        """What every node has: those that are new are asked now."""
+        return await self._nodes.look()
 
 
 def supervisor_handle(connection: Connection) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,12 @@ from choreography_ray.cli import local_cluster
 from choreography_ray.cli.arguments import JsonOption, examples
 from choreography_ray.cli.connection import Connection
 from choreography_ray.cli.output import ExitCode, busy, show, show_json
-from choreography_ray.model import Frozen
+from choreography_ray.code import PYTHON
+from choreography_ray.model import Frozen, JobRecord, JobStatus
+
+PAGE = 100
+SHOWN = 5
+"""Jobs that are named where one sentence tells of many."""
 
 
 def register(app: typer.Typer) -> None:
@@ -90,7 +96,7 @@ def doctor(context: typer.Context, as_json: JsonOption = False) -> int:
     Looks at Python, the packages, the store, Ray and the throttle. Exits with 1 when something is not ok.
     """
     connection = Connection.of(context)
-    checks = [_python(), _versions(), _store(connection), *_cluster(connection)]
+    checks = [_python(), _versions(), *_store(connection), *_cluster(connection)]
     if as_json:
         show_json(checks)
     else:
@@ -119,13 +125,16 @@ def _versions() -> Check:
     return Check(name="packages", is_ok=True, told=", ".join(found))
 
 
-def _store(connection: Connection) -> Check:
+def _store(connection: Connection) -> list[Check]:
     namespace, url = connection.known_namespace, connection.known_mongo_url
     where = "MongoDB" if url else f"the embedded store in {connection.directory}/"
+
+    foreign: list[Check] = []
 
     def look() -> str:
         with connection.open(with_ray=False) as choreography:
             latest = choreography.jobs(take=1)
+            foreign.extend(_captures(_unfinished(choreography)))
         jobs = f"latest job {latest[0].job_id}" if latest else "no job yet"
         return f"{where} answers; namespace {namespace!r}, {jobs}"
 
@@ -134,7 +143,29 @@ def _store(connection: Connection) -> Check:
         if url
         else "pip install 'choreography-ray[embedded]', or set CHOREOGRAPHY_MONGO_URL"
     )
-    return _attempt("store", look, advice)
+    return [_attempt("store", look, advice), *foreign]
+
+
+def _unfinished(choreography: Any) -> Iterator[JobRecord]:
+    statuses = [status for status in JobStatus if not status.is_final]
+    for skip in count(0, PAGE):
+        page = choreography.jobs(statuses=statuses, skip=skip, take=PAGE)
+        yield from page
+        if len(page) < PAGE:
+            return
+
+
+def _captures(jobs: Iterable[JobRecord]) -> list[Check]:
+    """Whether jobs wait for a Python that is not this one; nothing to tell where no code was captured."""
+    captured = [job for job in jobs if job.python]
+    if not captured:
+        return []
+    foreign = [f"{job.job_id} ({job.python})" for job in captured if job.python != PYTHON]
+    told = f"{len(captured)} unfinished jobs have captured code, {len(foreign)} of another Python than {PYTHON}"
+    if foreign:
+        told += ": " + ", ".join(foreign[:SHOWN]) + (f" and {len(foreign) - SHOWN} more" if foreign[SHOWN:] else "")
+    advice = "let them go on in a cluster of that Python, or remove them and start them anew" if foreign else ""
+    return [Check(name="captured code", is_ok=not foreign, told=told, advice=advice)]
 
 
 def _cluster(connection: Connection) -> list[Check]:
@@ -147,8 +178,11 @@ def _cluster(connection: Connection) -> list[Check]:
     def look() -> str:
         with connection.open(with_ray=True) as choreography:
             snapshot = choreography.throttle()
+            nodes = choreography.nodes()
         throttle.append(_describe_throttle(snapshot))
-        return f"{address} can be used; every node has this version"
+        if problems := [node.problem for node in nodes if node.problem]:
+            raise ValueError("; ".join(problems))
+        return f"{address} can be used; {len(nodes)} nodes, each with this version"
 
     named = "--ray-address" if connection.ray_address else "RAY_ADDRESS" if "RAY_ADDRESS" in os.environ else "up"
     checks = [_attempt("Ray cluster", look, f"check that the cluster of {named} runs and has this version installed")]

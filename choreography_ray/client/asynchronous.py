@@ -24,6 +24,7 @@ from choreography_ray.access.starting import (
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.job import job_handle
 from choreography_ray.actors.names import SUPERVISOR, THROTTLE, job_actor
+from choreography_ray.actors.nodes import installed_version, node_records
 from choreography_ray.actors.ray_api import find, here, own_runtime_env
 from choreography_ray.actors.runtime_envs import lasting
 from choreography_ray.actors.supervisor import supervisor_handle
@@ -50,6 +51,7 @@ from choreography_ray.model import (
     JobId,
     JobRecord,
     JobStatus,
+    NodeRecord,
 )
 from choreography_ray.options import ClusterOptions, JobsOptions
 from choreography_ray.progress import record_of
@@ -66,6 +68,8 @@ POLL_SECONDS = 0.5
 """How often a start looks into the store while the job's actor cannot be asked."""
 SUPERVISOR_SECONDS = 2.0
 """How long `connect` waits for a supervisor to be told: it looks by itself too, every few seconds."""
+NODES_SECONDS = 90.0
+"""How long a client waits for what every node has."""
 DEFAULT_OPTIONS = JobsOptions()
 DEFAULT_CLUSTER = ClusterOptions()
 
@@ -163,7 +167,10 @@ class AsyncChoreography:
         try:
             supervisor = await asyncio.to_thread(find, SUPERVISOR, self._connection.ray_namespace)
             async with asyncio.timeout(SUPERVISOR_SECONDS):
-                await supervisor.look.remote()
+                found = await supervisor.look.remote()
+            for node in node_records(found, installed_version()):
+                if node.problem:
+                    log.warning("%s", node.problem)
         except ValueError:
             await asyncio.to_thread(supervisor_handle, self._connection)  # it looks when it comes up
         except (TimeoutError, RayError) as error:
@@ -341,6 +348,21 @@ class AsyncChoreography:
         kind = None if type is None else check_id("job type", type)
         wanted = JobFilter(kind, tuple(statuses), checked_labels(labels or {}), created_before)
         return [record_of(document) for document in await self._storage.list_jobs(wanted, skip, take)]
+
+    async def nodes(self) -> list[NodeRecord]:
+        """The nodes of the cluster, with the version of this package that each has; those that are new are asked now.
+
+        Raises `ClusterUnavailable` when nobody can tell, or without a cluster.
+        """
+        if self._cluster is None:
+            raise ClusterUnavailable("", "this client was connected for reading only")
+        try:
+            supervisor = await asyncio.to_thread(supervisor_handle, self._connection)
+            async with asyncio.timeout(NODES_SECONDS):
+                found = await supervisor.nodes.remote()
+        except (TimeoutError, RayError) as error:
+            raise ClusterUnavailable("", f"the supervisor does not say which nodes there are ({error})") from error
+        return node_records(found, installed_version())
 
     async def throttle(self) -> dict[str, Any] | None:
         """What the throttle knows, for people; None when there is none."""

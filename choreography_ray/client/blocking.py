@@ -35,6 +35,7 @@ from choreography_ray.model import (
     JobRecord,
     JobStatus,
     JobStepStatus,
+    NodeRecord,
     Progress,
     ResumeResult,
     StepId,
@@ -213,6 +214,10 @@ class Choreography:
     ) -> JobList:
         """See `AsyncChoreography.jobs`."""
         return JobList(self._loop.run(self._client.jobs(type, statuses, labels, created_before, skip, take)))
+
+    def nodes(self) -> list[NodeRecord]:
+        """See `AsyncChoreography.nodes`."""
+        return self._loop.run(self._client.nodes())
 
     def throttle(self) -> dict[str, Any] | None:
         """See `AsyncChoreography.throttle`."""

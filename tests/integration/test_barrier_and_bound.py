@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,10 @@ def test_never_more_steps_are_active_than_the_window_allows(wide: Choreography, 
     assert record.status is JobStatus.COMPLETED_SUCCESSFULLY
     assert len(marks(log, "begin")) == 8
     assert peak(marks(log)) == 3
+
+
+def test_every_node_tells_its_version_of_this_package(two_nodes: Choreography) -> None:
+    """The one where the supervisor lives, and the other, which was asked [S14.6]."""
+    nodes = two_nodes.nodes()
+    assert len({node.node_id for node in nodes}) == 2
+    assert {(node.version, node.problem) for node in nodes} == {(metadata.version("choreography-ray"), "")}

@@ -21,6 +21,7 @@ from choreography_ray.cli import main
 from choreography_ray.cli.app import app
 from choreography_ray.cli.connection import Connection
 from choreography_ray.cli.output import ExitCode
+from choreography_ray.code import PYTHON
 from choreography_ray.errors import (
     ClusterUnavailable,
     JobNotFound,
@@ -43,6 +44,7 @@ from choreography_ray.model import (
     JobRecord,
     JobStatus,
     JobStepStatus,
+    NodeRecord,
     Progress,
     StageProgress,
     StepId,
@@ -162,6 +164,7 @@ class FakeClient:
         self.stopped: JobStepStatus | Exception = JobStepStatus.STOPPED
         self.is_open = False
         self.is_granting = True
+        self.node_records = [NodeRecord(node_id="n", address="10.0.0.1", version="1")]
         self.verified = Verification(job_id=JobId("nightly"), status=JobStatus.RUNNING)
         self.output = StepOutput(step_id=StepId("s"), told="the step is PREPARED: no process has performed it")
         self.explained = Explanation(job_id=JobId("nightly"), status=JobStatus.RUNNING, told="its actor is at work")
@@ -186,7 +189,10 @@ class FakeClient:
 
     def jobs(self, **wanted: Any) -> list[JobRecord]:
         self.told.append(("jobs", wanted))
-        return list(self.records.values())[: wanted["take"]]
+        return list(self.records.values())[wanted.get("skip", 0) :][: wanted["take"]]
+
+    def nodes(self) -> list[NodeRecord]:
+        return self.node_records
 
     def throttle(self) -> dict[str, Any] | None:
         return {"maximum": 2, "held": 1, "is_granting": self.is_granting, "jobs": {"job/nightly": {"wanted": 3}}}
@@ -603,6 +609,31 @@ def test_doctor_tells_in_words_who_holds_slots(
         told = {check["name"]: check["told"] for check in json.loads(capsys.readouterr().out)}["throttle"]
         assert "1 of 2 slots are held, 3 more wanted, 1 jobs at work" in told
         assert ("grants none" in told) is not client.is_granting
+
+
+def test_doctor_tells_of_nodes_with_another_version(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:1")
+    assert main(["doctor"]) == 0
+    assert "1 nodes, each with this version" in " ".join(capsys.readouterr().out.split())
+    client.node_records.append(NodeRecord(node_id="o", address="10.0.0.2", problem="the node at 10.0.0.2 has none"))
+    assert main(["doctor", "--json"]) == 1
+    check = {check["name"]: check for check in json.loads(capsys.readouterr().out)}["Ray cluster"]
+    assert (check["is_ok"], check["told"]) == (False, "the node at 10.0.0.2 has none")
+
+
+def test_doctor_tells_of_jobs_that_need_another_python(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their captured code runs on its own minor version only [S13]; also of the second page."""
+    client.records = {str(n): a_job().model_copy(update={"job_id": JobId(str(n)), "python": PYTHON}) for n in range(99)}
+    assert main(["doctor", "--json"]) == 0
+    for n in range(99, 107):
+        client.records[str(n)] = a_job().model_copy(update={"job_id": JobId(str(n)), "python": "2.7"})
+    assert main(["doctor", "--json"]) == 1
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out.partition("\n]\n")[2])}
+    told = f"107 unfinished jobs have captured code, 8 of another Python than {PYTHON}: 99 (2.7), 100 (2.7), "
+    assert checks["captured code"]["told"] == told + "101 (2.7), 102 (2.7), 103 (2.7) and 3 more"
+    assert "that Python" in checks["captured code"]["advice"]
 
 
 def test_the_cluster_is_taken_from_option_environment_and_folder_in_this_order(
