@@ -69,6 +69,7 @@ def test_failures_and_retries(folder: Path) -> None:
     assert shown.count("': 2") == 6, "asked again, the one without an elevation too"
 
 
+@pytest.mark.long
 def test_scaling(folder: Path) -> None:
     shown = shown_by("scaling.ipynb", folder)
     assert "1000 durable steps" in shown

@@ -66,6 +66,7 @@ def test_the_code_of_a_page_prints_what_the_page_says(name: str, tmp_path: Path)
     assert run(tmp_path, sys.executable, "page.py") == told
 
 
+@pytest.mark.long
 def test_the_tutorial(tmp_path: Path) -> None:
     """Its commands in their order, with shorter ranges and a shorter lease; who waits for the job is killed."""
     page = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
