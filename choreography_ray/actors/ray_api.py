@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ T = TypeVar("T")
 _ray: Any = importlib.import_module("ray")
 _worker: Any = importlib.import_module("ray._private.worker")
 _state: Any = importlib.import_module("ray._private.state")
+_token: Any = importlib.import_module("ray._private.authentication.authentication_token_setup")
 _resources_of: Any = importlib.import_module("ray._common.utils").resources_from_ray_options
 
 
@@ -68,7 +70,19 @@ def is_connected() -> bool:
 
 def join_or_start(**options: Any) -> None:
     """Make this process a driver. Blocks; on the main thread, or Ray complains."""
+    _token.Config.initialize("")  # Ray read the environment when it was imported: RAY_AUTH_MODE may have come since
     _ray.init(**options)
+
+
+def show_token() -> None:
+    """Let this process show Ray's token to the cluster that it joins, if it has one and RAY_AUTH_MODE says nothing.
+
+    `ray.init` does so itself, with a warning, for a cluster that it has found, but not for an address that it is told.
+    """
+    if os.environ.get("RAY_AUTH_MODE") is None and _token.AuthenticationTokenLoader.instance().has_token(
+        ignore_auth_mode=True
+    ):
+        os.environ["RAY_AUTH_MODE"] = "token"
 
 
 def leave() -> None:

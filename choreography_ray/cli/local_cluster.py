@@ -61,8 +61,8 @@ class LocalCluster(BaseModel):
         return all(_began(head.pid) == head.began for head in self.heads)
 
     def prepare_to_join(self) -> None:
-        """Let this process in, unless its environment says otherwise. To be called before Ray is imported: for an
-        address that it is told Ray does not look for a token by itself.
+        """Let this process in, unless its environment says otherwise: for an address that it is told Ray does not look
+        for a token by itself.
         """
         if self.auth_mode:
             os.environ.setdefault("RAY_AUTH_MODE", self.auth_mode)
@@ -116,7 +116,7 @@ def _start(directory: Path, with_dashboard: bool, dashboard_port: int, cpus: int
     try:
         if auth_mode is None:
             # Ray listens on the machine's address; once there is a token it lets in only those who can read it.
-            _run([sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"])
+            _run([sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"], umask=0o077)
         _run(command)
         found = _find(port)
         if found is None:
@@ -167,7 +167,7 @@ def end(cluster: LocalCluster) -> int:
     return len(members)
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], umask: int = -1) -> None:
     try:
         done = subprocess.run(
             command,
@@ -177,6 +177,7 @@ def _run(command: list[str]) -> None:
             text=True,
             timeout=START_TIMEOUT,
             start_new_session=True,
+            umask=umask,
             check=False,
         )
     except subprocess.TimeoutExpired as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ray._private.utils import read_ray_address
 
-from choreography_ray.actors.ray_api import is_connected, join_or_start, leave, live_nodes
+from choreography_ray.actors.ray_api import is_connected, join_or_start, leave, live_nodes, show_token
 from choreography_ray.actors.store import keeper_handle
 from choreography_ray.errors import ClusterUnavailable, EmbeddedStoreUnavailable
 from choreography_ray.storage.embedded import EmbeddedStore
@@ -30,6 +30,8 @@ class RayCluster:
         wanted = address or os.environ.get("RAY_ADDRESS") or None
         if wanted in (None, "auto"):
             wanted = _recorded_address()
+            if wanted is not None:
+                show_token()
         elif wanted != "local":
             _check_reachable(wanted)
         if wanted is None or wanted == "local":
@@ -42,9 +44,7 @@ class RayCluster:
         try:
             join_or_start(log_to_driver=False, configure_logging=False, **options)
         except Exception as error:
-            raise ClusterUnavailable(
-                where, str(error).strip().splitlines()[0] if str(error) else repr(error)
-            ) from error
+            raise ClusterUnavailable(where, _why(error)) from error
 
     def close(self) -> None:
         """Leave the cluster; end it if this process started it."""
@@ -54,6 +54,14 @@ class RayCluster:
     def hosts(self) -> set[str]:
         """The addresses of the machines in the cluster."""
         return set(live_nodes().values())
+
+
+def _why(error: Exception) -> str:
+    if any("InvalidAuthToken" in str(cause) for cause in (error, error.__cause__)):
+        return (
+            "its token is another, or this process shows none: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN if need be"
+        )
+    return str(error).strip().splitlines()[0] if str(error) else repr(error)
 
 
 def _recorded_address() -> str | None:

@@ -17,13 +17,12 @@ from tests.support import is_alive, processes_of, run_python
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 USE_IT = """
-import sys
-from pathlib import Path
-from choreography_ray.cli import local_cluster
-cluster = local_cluster.running(Path(sys.argv[1]))
-cluster.prepare_to_join()
+import os, sys
 import ray
-ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+from choreography_ray.client import cluster
+assert "RAY_AUTH_MODE" not in os.environ
+cluster.read_ray_address = lambda _: sys.argv[1]  # Ray's own note may name another cluster of this machine
+cluster.RayCluster(None)
 
 @ray.remote(num_cpus=0)
 class Stays:
@@ -35,16 +34,29 @@ stays = Stays.options(name="stays", namespace="n", lifetime="detached").remote()
 print(*ray.get(stays.child.remote()))
 """
 
+REFUSED = """
+import os, sys
+os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * 64, RAY_gcs_server_port_wait_time_s="1")
+from choreography_ray.client.cluster import RayCluster
+from choreography_ray.errors import ClusterUnavailable
+try:
+    RayCluster(sys.argv[1])
+except ClusterUnavailable as error:
+    print(error.why.partition(":")[0], end="")
+"""
+
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     yield tmp_path / ".choreography"
     local_cluster.stop(tmp_path / ".choreography")
 
 
 def test_down_ends_what_up_started_and_nothing_else(folder: Path, tmp_path: Path) -> None:
     """Two clusters on one machine, an actor in the first with a child of its own: after `down` of the first nothing
-    of it is left, and the second still runs.
+    of it is left, and the second still runs. A script is let in that says nothing of Ray's token; one with another
+    is told.
     """
     other_folder = tmp_path / "other"
     first = local_cluster.start(folder, cpus=1)
@@ -52,9 +64,11 @@ def test_down_ends_what_up_started_and_nothing_else(folder: Path, tmp_path: Path
         second = local_cluster.start(other_folder, cpus=1)
         assert first.address != second.address
         assert local_cluster.running(folder) == first
-        used = run_python(tmp_path, "-c", USE_IT, str(folder))
+        used = run_python(tmp_path, "-c", USE_IT, first.address, own_ray=False)
         assert used.code == 0, used.err
         actor, child = map(int, used.out.split())
+        with_another = run_python(tmp_path, "-c", REFUSED, first.address)
+        assert with_another.out == "its token is another, or this process shows none"
         assert is_alive(actor)
         assert is_alive(child)
 
