@@ -315,7 +315,7 @@ class UnreadableRecord(ChoreographyError):
 
 
 class StorageUnavailable(ChoreographyError):
-    """The database did not answer; whether a write was applied is not known."""
+    """The database did not answer, or does not let us in; whether a write was applied is not known."""
 
     def __init__(self, where: str, why: str) -> None:
         super().__init__()
@@ -323,7 +323,7 @@ class StorageUnavailable(ChoreographyError):
         self.why = why
 
     def describe(self) -> str:
-        return f"the database at {self.where} does not answer: {self.why}"
+        return f"the database at {self.where} cannot be used: {self.why}"
 
 
 class ClusterUnavailable(ChoreographyError):

@@ -125,8 +125,8 @@ def _translated(error: PyMongoError, where: str) -> ChoreographyError | PyMongoE
         return TooLarge("a document", max(size, MAX_DOCUMENT_BYTES + 1), MAX_DOCUMENT_BYTES)
     lost = (ConfigurationError, ConnectionFailure, ExecutionTimeout, WTimeoutError, WriteConcernError)
     if isinstance(error, lost) or codes & _NO_ANSWER or details.get("writeConcernErrors"):
-        # What pymongo adds about timeouts and its view of the topology is no part of a clear line.
-        why = str(error).partition(" (configured timeouts")[0].partition(", Timeout:")[0]
+        # What pymongo adds about timeouts, its view of the topology and the whole reply is no part of a clear line.
+        why = re.split(r" \(configured timeouts|, Timeout:|, full error:", str(error), maxsplit=1)[0]
         return StorageUnavailable(where, f"{type(error).__name__}: {why[:300]}")
     return error
 

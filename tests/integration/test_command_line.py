@@ -118,7 +118,7 @@ def test_a_class_that_is_no_step_is_one_line(folder: Path) -> None:
     [
         (["--ray-address", "127.0.0.1:1"], "127.0.0.1:1 cannot be used", 1),
         (["--ray-address", "gibberish"], "HOST:PORT", 1),
-        (["--mongo-url", "mongodb://127.0.0.1:1"], "does not answer", 1),
+        (["--mongo-url", "mongodb://127.0.0.1:1"], "cannot be used", 1),
         (["--mongo-url", "postgres://127.0.0.1"], "is no URL of a MongoDB", 2),
         (["--namespace", "a b/$"], "namespace", 2),
     ],

@@ -300,7 +300,7 @@ def test_bad_input_is_one_clear_line(
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (StorageUnavailable("mongodb://127.0.0.1:1", "refused\nmore"), "does not answer: refused more"),
+        (StorageUnavailable("mongodb://127.0.0.1:1", "refused\nmore"), "cannot be used: refused more"),
         (ClusterUnavailable("10.0.0.1:6379", "no answer"), "10.0.0.1:6379"),
         (StartJobError(StartJobReason.ALREADY_STARTED, "n"), "ALREADY_STARTED"),
         (RuntimeError("odd"), "RuntimeError: odd"),

@@ -29,7 +29,21 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = {page.name: page.read_text(encoding="utf-8") for page in [*PAGES, ROOT / "README.md"]}
 MONGO = "CHOREOGRAPHY_MONGO_URL"
-FOREIGN = {"cd", "export", "git", "helm", "kubectl", "pip", "python", "python3", "sort", "touch", "ulimit", "zensical"}
+FOREIGN = {
+    "cd",
+    "export",
+    "git",
+    "helm",
+    "kubectl",
+    "pip",
+    "pip-audit",
+    "python",
+    "python3",
+    "sort",
+    "touch",
+    "ulimit",
+    "zensical",
+}
 """Commands that are not ours, and that the docs may tell people to type."""
 
 
