@@ -105,8 +105,10 @@ class ThrottleActor:
             if cpus != self._table.maximum:
                 self._resolve(self._table.set_maximum(cpus, time.monotonic()))
 
-    async def _observe(self) -> None:
+    async def _observe(self, unless: Callable[[], bool] = lambda: False) -> None:
         async with self._observing:
+            if unless():
+                return  # one list serves all who waited for it: in a large cluster it takes a while
             asked = time.monotonic()
             rows = await self._tables.actors(self._connection.ray_namespace, *LISTED_STATES)
             jobs = [row for row in rows if row.name.startswith(JOB_PREFIX)]
@@ -127,8 +129,12 @@ class ThrottleActor:
         message = replace(message, job=JobId(job_actor(message.job)))
         if message.key in self._waiting:
             return None
-        if not self._table.is_listed(message.job, message.actor) or self._workers.get(message.actor) != worker_id:
-            await self._observe()
+
+        def is_known() -> bool:
+            return self._table.is_listed(message.job, message.actor) and self._workers.get(message.actor) == worker_id
+
+        if not is_known():
+            await self._observe(unless=is_known)
         waiting: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         self._waiting[message.key] = waiting
         is_current = self._workers.get(message.actor) == worker_id
