@@ -130,13 +130,9 @@ class SupervisorActor:
         """Export what happened in a job."""
         self._metrics.add(numbers)
 
-    async def look(self) -> dict[str, Found]:
-        """Look at once whether a job needs somebody, with the options as they are stored now.
-
-        The answer is what is known of the nodes.
-        """
+    async def look(self) -> None:
+        """Look at once whether a job needs somebody, with the options as they are stored now."""
         self._supervisor.look()
-        return self._nodes.found
 
     async def nodes(self) -> dict[str, Found]:
         """What every node has: those that are new are asked now."""

@@ -91,6 +91,8 @@ class AsyncChoreography:
         self._cluster = cluster
         self._owned_store = owned_store
         self._user = ThreadedUserCode()
+        self._warning: asyncio.Task[None] | None = None
+        """Looks whether steps can run on every node, as that may take a while [S14.6]."""
 
     @classmethod
     async def connect(
@@ -163,18 +165,17 @@ class AsyncChoreography:
                 log.warning("%s of namespace %r: %s, was %s", name, self._connection.namespace, now, was)
 
     async def _supervise(self) -> None:
-        """Have the namespace's supervisor look after its jobs now [S10.4]."""
+        """Have the namespace's supervisor look after its jobs now [S10.4], and after the nodes while work goes on."""
         try:
             supervisor = await asyncio.to_thread(find, SUPERVISOR, self._connection.ray_namespace)
             async with asyncio.timeout(SUPERVISOR_SECONDS):
-                found = await supervisor.look.remote()
-            for node in node_records(found, installed_version()):
-                if node.problem:
-                    log.warning("%s", node.problem)
+                await supervisor.look.remote()
         except ValueError:
-            await asyncio.to_thread(supervisor_handle, self._connection)  # it looks when it comes up
+            supervisor = await asyncio.to_thread(supervisor_handle, self._connection)  # it looks when it comes up
         except (TimeoutError, RayError) as error:
             log.info("the supervisor was not told to look: %s", error)
+            return
+        self._warning = asyncio.get_running_loop().create_task(_warn_of_nodes(supervisor))
 
     async def __aenter__(self) -> Self:
         return self
@@ -186,6 +187,9 @@ class AsyncChoreography:
         """Disconnect. On a cluster that `connect` started, running jobs are suspended: their ids are returned, and the
         next connect resumes them [S4.6].
         """
+        if self._warning is not None:
+            self._warning.cancel()
+            await asyncio.wait({self._warning})
         suspended: list[JobId] = []
         if self._cluster is not None and self._cluster.is_ours:
             with contextlib.suppress(ChoreographyError):
@@ -374,6 +378,18 @@ class AsyncChoreography:
         except (ValueError, RayError):
             return None
         return snapshot
+
+
+async def _warn_of_nodes(supervisor: Any) -> None:
+    """Whatever is wrong is no more than a warning: on other nodes steps run. On no thread, which none could cancel."""
+    try:
+        found = await supervisor.nodes.remote()
+    except RayError as error:
+        log.info("nothing is known of the nodes: %s", error)
+        return
+    for node in node_records(found, installed_version()):
+        if node.problem:
+            log.warning("%s", node.problem)
 
 
 def connect_settings(mongo_url: str | None, namespace: str | None) -> Settings:

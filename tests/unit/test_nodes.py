@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray.exceptions import GetTimeoutError, RayTaskError
 
+from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.nodes import ASKED_AT_ONCE, Nodes, installed_version, node_records
+from choreography_ray.client import AsyncChoreography, asynchronous
+from choreography_ray.options import JobsOptions
+from choreography_ray.storage.memory import MemoryStorage
 
 MINE = installed_version()
 
@@ -88,3 +93,41 @@ def test_what_is_wrong_with_a_node_is_a_sentence() -> None:
 def test_a_driver_of_another_version_than_its_cluster_is_told_so(mine: str) -> None:
     (node,) = node_records({"head": ("10.0.0.1", "1.0", "")}, mine)
     assert node.problem.startswith("the node at 10.0.0.1 has choreography-ray 1.0, this process ")
+
+
+def test_a_connect_warns_of_each_bad_node_and_of_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once it is known, which is after `connect` has returned; what is not known by then ends with the connection."""
+    looked: list[bool] = []
+    known = asyncio.Event()
+
+    async def look() -> None:
+        looked.append(True)
+
+    async def nodes() -> dict[str, Any]:
+        await known.wait()
+        return {"a": ("10.0.0.1", MINE, ""), "b": ("10.0.0.2", "0.0.1", ""), "c": ("10.0.0.3", "", "no module")}
+
+    supervisor = SimpleNamespace(look=SimpleNamespace(remote=look), nodes=SimpleNamespace(remote=nodes))
+    monkeypatch.setattr(asynchronous, "find", lambda *_: supervisor)
+
+    async def story(*, is_known: bool) -> None:
+        client = AsyncChoreography(MemoryStorage(), Connection("n", "mongodb://m"), JobsOptions(), None)
+        await client._supervise()
+        assert looked
+        if is_known:
+            known.set()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        await client.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(story(is_known=False))
+    assert not caplog.messages
+    known.clear()
+    asyncio.run(story(is_known=True))
+    assert caplog.messages == [
+        f"the node at 10.0.0.2 has choreography-ray 0.0.1, this process {MINE}: use one",
+        "the node at 10.0.0.3 cannot perform steps: no module",
+    ]
