@@ -188,6 +188,7 @@ class StepRecord(Frozen):
     stage: int = 0
     status: JobStepStatus = JobStepStatus.PREPARED
     attempt: int = 1
+    """Of a step that succeeded 1, whatever it took: it leaves nothing of its own that would tell [S6.6]."""
     host: str | None = None
     """The name of the actor that performs it: `ray.get_actor` finds it in the Ray namespace of the jobs [S14.1]."""
     retry_due: datetime | None = None

@@ -5,7 +5,17 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from choreography_ray.display import cell, clean, failure_text, format_duration, moment, status_text, table_of, troubles
+from choreography_ray.display import (
+    attempt_of,
+    cell,
+    clean,
+    failure_text,
+    format_duration,
+    moment,
+    status_text,
+    table_of,
+    troubles,
+)
 from choreography_ray.model import Explanation, StepOutput, StepRecord, Verification
 
 
@@ -60,7 +70,8 @@ def attempts_view(step: StepRecord) -> RenderableType:
     name = f" ({clean(step.name)})" if step.name else ""
     head = Text.assemble(f"step {clean(step.step_id)}{name}, number {step.ordinal}, stage {step.stage}: ")
     head.append_text(status_text(step.status))
-    head.append(f", attempt {step.attempt}")
+    if attempt := attempt_of(step):
+        head.append(f", attempt {attempt}")
     if step.retry_due is not None:
         head.append(f", due {moment(step.retry_due)}")
     if step.host:

@@ -19,6 +19,7 @@ from choreography_ray.display.tables import (
 )
 from choreography_ray.display.terminal import LiveProgress
 from choreography_ray.display.words import (
+    attempt_of,
     done_of,
     elapsed,
     failure_line,
@@ -37,6 +38,7 @@ __all__ = [
     "LiveProgress",
     "LiveView",
     "Rate",
+    "attempt_of",
     "cell",
     "clean",
     "console_for",

@@ -22,6 +22,7 @@ from choreography_ray.display.html import (
 from choreography_ray.display.live import shown_stages
 from choreography_ray.display.timeline import timeline_html
 from choreography_ray.display.words import (
+    attempt_of,
     done_of,
     elapsed,
     facts_of,
@@ -125,7 +126,7 @@ def steps_html(steps: Sequence[StepRecord]) -> str:
             step.step_type.rpartition(":")[2],
             str(step.stage),
             status_mark(step.status),
-            str(step.attempt),
+            attempt_of(step),
             "" if step.retry_due is None else moment(step.retry_due),
             step.host or "",
             _failure(step),
@@ -158,7 +159,7 @@ def step_html(step: StepRecord) -> str:
         ("number", str(step.ordinal)),
         ("stage", str(step.stage)),
         ("status", status_mark(step.status)),
-        ("attempt", str(step.attempt)),
+        ("attempt", attempt_of(step)),
         ("due", "" if step.retry_due is None else moment(step.retry_due)),
         ("host", step.host or ""),
     ]

@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from choreography_ray.display.words import (
+    attempt_of,
     done_of,
     elapsed,
     facts_of,
@@ -92,7 +93,7 @@ def step_table(steps: Iterable[StepRecord]) -> Table:
             cell(step.step_type),
             Text(str(step.stage)),
             status_text(step.status),
-            Text(str(step.attempt)),
+            Text(attempt_of(step)),
             Text("" if step.retry_due is None else moment(step.retry_due)),
             cell(step.host or ""),
             Text(failure_line(step)),

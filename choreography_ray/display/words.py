@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from choreography_ray.model import AttemptRecord, JobRecord, StageProgress, StepRecord
+from choreography_ray.model import AttemptRecord, JobRecord, JobStepStatus, StageProgress, StepRecord
 from choreography_ray.plain import clean
 
 
@@ -52,6 +52,11 @@ def moment(at: datetime) -> str:
 def failure_text(failure: AttemptRecord) -> str:
     """A failure on one line."""
     return clean(f"{failure.error_type}: {failure.message}".strip(": "), 300)
+
+
+def attempt_of(step: StepRecord) -> str:
+    """The number of a step's attempt; nothing where nobody knows it."""
+    return "" if step.status is JobStepStatus.COMPLETED_SUCCESSFULLY else str(step.attempt)
 
 
 def failure_line(step: StepRecord) -> str:

@@ -222,6 +222,21 @@ def test_a_terminal_is_restored_when_the_waiting_is_interrupted() -> None:
     assert stream.getvalue().rindex("\x1b[?25h") > stream.getvalue().rindex("\x1b[?25l")
 
 
+def test_no_number_of_attempts_is_told_of_a_step_that_succeeded() -> None:
+    """It may have taken several, and leaves nothing that would tell."""
+    failed = a_failure("a").model_copy(update={"attempt": 7})
+    succeeded = failed.model_copy(update={"status": JobStepStatus.COMPLETED_SUCCESSFULLY, "failure": None})
+    for view in (lambda step: display.step_table([step]), reports.attempts_view):
+        for step, is_told in ((failed, True), (succeeded, False)):
+            stream = io.StringIO()
+            Console(file=stream, width=200).print(view(step))
+            assert ("7" in stream.getvalue(), "attempt" in stream.getvalue()) == (is_told, is_told)
+    assert [" 7" in html or ">7<" in html for html in (display.step_html(failed), display.step_html(succeeded))] == [
+        1,
+        0,
+    ]
+
+
 @pytest.mark.parametrize("width", [40, 60, 100, 300])
 def test_tables_lose_nothing_at_any_width(width: int) -> None:
     """Long texts are folded, and where columns would be squeezed each row is a list: what was told is all there."""
