@@ -48,7 +48,7 @@ def import_type(name: str) -> type:
         found: Any = sys.modules.get(module_name) or importlib.import_module(module_name)
         for part in qualname.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # TypeError: a name that begins with a dot
         raise UnknownJobType(name, str(error)) from error
     if not isinstance(found, type):
         raise UnknownJobType(name, "it is not a class")
@@ -70,8 +70,8 @@ def decode(payload: Payload, resolve: TypeResolver = import_type) -> Any:
     """The value that was encoded, also after a round trip through BSON; shares nothing mutable with the payload.
 
     Fields that a class has gained since get their defaults, those that it has lost are dropped. Raises
-    `UnknownJobType` for a class that cannot be found or has gained a field without default, and for a form that this
-    version does not know.
+    `UnknownJobType` for a class that cannot be found or has gained a field without default, for a form that this
+    version does not know, and for whatever else no `encode` has written; nothing else.
     """
 
     def decode_any(payload: Payload) -> Any:
@@ -92,7 +92,13 @@ def decode(payload: Payload, resolve: TypeResolver = import_type) -> Any:
             return int(payload)
         return payload
 
-    return decode_any(payload)
+    try:
+        return decode_any(payload)
+    except UnknownJobType:
+        raise
+    except Exception as error:  # whatever a form or a class says of what is no value of it
+        tag = cast("dict[str, Any]", payload).get(TAG) if type(payload) is dict else type(payload).__name__
+        raise UnknownJobType(str(tag), f"what is stored is damaged: {type(error).__name__}: {error}") from error
 
 
 def encoded_size(payload: Payload) -> int:

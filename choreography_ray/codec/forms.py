@@ -253,7 +253,7 @@ DECODERS: dict[str, FormDecoder] = {
     "deque": lambda form, decode: deque(_decode_items(form, decode), form.get("maxlen")),
     "OrderedDict": lambda form, decode: OrderedDict(decode(form["of"])),
     "Counter": _decode_counter,
-    "bytearray": lambda form, _: bytearray(form["value"]),
+    "bytearray": lambda form, _: bytearray(b"" + form["value"]),  # bytes: of a number it would make so many zeros
     "complex": lambda form, _: complex(form["real"], form["imag"]),
     "range": lambda form, decode: range(*_decode_items(form, decode)),
     "datetime": _read_moment(dt.datetime.fromisoformat),
