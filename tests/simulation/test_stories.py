@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from choreography_ray.errors import Fenced
+from choreography_ray.errors import Fenced, StartReport
 from choreography_ray.model import JobId, JobStatus
 from choreography_ray.options import JobsOptions
 from choreography_ray.storage.memory import MemoryStorage
@@ -204,3 +204,19 @@ def test_a_persisted_outcome_counts_when_the_lease_runs_out_while_the_watchdog_l
     (begun, _, _), _ = world.marks
     assert looked_at[0] < begun + LEASE
     assert [what for _, what, _ in world.marks] == ["begin", "end"]
+
+
+def test_a_start_of_which_some_failed_names_their_steps() -> None:
+    """One host of two cannot be made [S4.4]."""
+
+    async def story() -> None:
+        world = World()
+        Work.world = world
+        world.failing_hosts = lambda kind: kind.step_type.endswith("SharedWork")
+        job = await world.start(Pieces, batch([Piece(key="good"), Piece(key="bad", shared=1)]))
+        report = await job.started
+        assert report.error == StartReport.FAILED_STARTING_SOME_JOB_STEPS
+        assert [told.partition(":")[0] for told in report.details] == ["step 'bad'"]
+        assert await job.ended is JobStatus.COMPLETED_WITH_FAILURES
+
+    run(story())

@@ -24,6 +24,7 @@ from choreography_ray import (
     JobState,
     JobStatus,
     JobStep,
+    JobStepResult,
     JobStepState,
     JobStepStatus,
     StartJobError,
@@ -266,6 +267,8 @@ def test_one_step_is_run_by_itself() -> None:
 def test_one_step_that_fails_tells_its_attempts() -> None:
     trial = run_step(Fetch, Order(names=["a"], fails=9), options=JobsOptions(max_step_attempts=3))
     assert trial.result.is_failure
+    assert trial.result.error is not None
+    assert trial.result.error.message == "attempt 3 of a"
     assert [attempt.message for attempt in trial.attempts] == [f"attempt {n} of a" for n in (1, 2, 3)]
     assert trial.state.pages == 3
     with pytest.raises(AssertionError, match="attempt 3 of a"):
@@ -284,6 +287,23 @@ def test_one_step_is_stopped_on_the_way() -> None:
     assert trial.result.is_cancelled
     assert trial.result.value == "2 pages"
     assert trial.state.pages == 2
+
+
+class TellsHowFar(Fetch):
+    """Says itself what it has when it is stopped."""
+
+    async def perform_step(self, state: FetchState, context: StepContext) -> JobStepResult[str]:  # type: ignore[override]
+        try:
+            await asyncio.sleep(3600.0)
+        except asyncio.CancelledError:
+            return JobStepResult.cancelled("half a page")
+        return JobStepResult.succeeded("all")
+
+
+def test_what_a_body_says_of_its_stop_goes_before_what_would_be_made_for_it() -> None:
+    trial = run_step(TellsHowFar, Order(names=["a"]), stop_after=25)
+    assert trial.result.is_cancelled
+    assert trial.result.value == "half a page"
 
 
 def test_a_step_that_is_refused_raises() -> None:
