@@ -231,10 +231,7 @@ def test_no_number_of_attempts_is_told_of_a_step_that_succeeded() -> None:
             stream = io.StringIO()
             Console(file=stream, width=200).print(view(step))
             assert ("7" in stream.getvalue(), "attempt" in stream.getvalue()) == (is_told, is_told)
-    assert [" 7" in html or ">7<" in html for html in (display.step_html(failed), display.step_html(succeeded))] == [
-        1,
-        0,
-    ]
+    assert [">7<" in display.step_html(step) for step in (failed, succeeded)] == [True, False]
 
 
 @pytest.mark.parametrize("width", [40, 60, 100, 300])
