@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,12 +15,14 @@ from typing import Any, TypeVar
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 # Ray's own annotations are partial: typed as unknown here, once, rather than at every call.
 _ray: Any = importlib.import_module("ray")
 _worker: Any = importlib.import_module("ray._private.worker")
 _state: Any = importlib.import_module("ray._private.state")
 _token: Any = importlib.import_module("ray._private.authentication.authentication_token_setup")
+_raylet: Any = importlib.import_module("ray._raylet")
 _resources_of: Any = importlib.import_module("ray._common.utils").resources_from_ray_options
 
 
@@ -68,10 +71,22 @@ def is_connected() -> bool:
     return bool(_ray.is_initialized())
 
 
-def join_or_start(**options: Any) -> None:
+def join_or_start(address: str, **options: Any) -> None:
     """Make this process a driver. Blocks; on the main thread, or Ray complains."""
     _token.Config.initialize("")  # Ray read the environment when it was imported: RAY_AUTH_MODE may have come since
-    _ray.init(**options)
+    if address != "local" and "://" not in address:
+        _ask_once(address)
+    _ray.init(address=address, **options)
+
+
+def _ask_once(address: str) -> None:
+    """Raise if the GCS does not let this process in: `ray.init` would ask it for 20 s, and print each answer."""
+    try:
+        _raylet.GcsClient(address=address)
+    except _ray.exceptions.AuthenticationError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it may come up while `ray.init` waits
+        log.debug("the GCS at %s does not answer yet: %s", address, error)
 
 
 def show_token() -> None:
