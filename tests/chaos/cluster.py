@@ -234,15 +234,15 @@ class ClusterUnderTest:
 
     def _new_since(self, before: dict[int, Process]) -> list[Process]:
         """Processes of this session that were not there before; remembered, so that they are ended."""
-        mark = str(self.temporary)
-        found = [
-            each
-            for pid, each in running().items()
-            if before.get(pid) != each and (mark in each.title or f"--address={self.address}" in each.title)
-        ]
+        found = [each for pid, each in running().items() if before.get(pid) != each and self._is_of_this(each)]
         found = [each for each in found if (was := before.get(each.pid)) is None or was.began != each.began]
         self._mine |= {each.pid: each for each in found}
         return found
+
+    def _is_of_this(self, process: Process) -> bool:
+        """Whether it was told of this session's folder or GCS, by whichever of the machine's addresses."""
+        gcs = f":{self._port}"
+        return str(self.temporary) in process.title or any(part.endswith(gcs) for part in process.command)
 
     def processes(self, *kinds: str, raylet: Process | None = None) -> list[Process]:
         """The live workers of this cluster, of one node or of all, whose actors are of these kinds."""
@@ -309,10 +309,9 @@ class ClusterUnderTest:
 
     # Drivers and readers.
 
-    def driver(self, *, is_direct: bool = False) -> Driver:
-        """A new driver; it is ended with the cluster. `is_direct`: it reaches the store past what lies before it."""
-        direct = {"CHOREOGRAPHY_MONGO_URL": self.store_url} if is_direct else {}
-        driver = Driver(self.environment | direct, self.log)
+    def driver(self) -> Driver:
+        """A new driver; it is ended with the cluster."""
+        driver = Driver(self.environment, self.log)
         self._drivers.append(driver)
         return driver
 
@@ -337,7 +336,7 @@ class ClusterUnderTest:
         for _ in range(3):  # what one starts while it is ended
             among = running()
             mine = [each for pid, each in self._mine.items() if pid in among and among[pid].began == each.began]
-            mine += [each for each in among.values() if str(self.temporary) in each.title]
+            mine += [each for each in among.values() if self._is_of_this(each)]
             mine += descendants([each.pid for each in mine], among)
             for each in mine:
                 each.kill()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import stories
-from tests.chaos.cluster import HOST, JOB, ClusterUnderTest, Memory
+from tests.chaos.cluster import JOB, ClusterUnderTest, Memory
 from tests.chaos.endings import check_counts, check_nothing_left
 from tests.chaos.marks import Witness
 from tests.chaos.processes import await_true
@@ -54,32 +54,6 @@ def test_a_raylet_hangs_while_its_workers_go_on(cluster: ClusterUnderTest, witne
     job = Running(cluster, witness, "zombie", seconds=3.0, steps=60)
     stories.raylet_hangs(job)
     finish(job)
-
-
-def test_a_step_whose_node_hangs_is_stopped_and_accounted_later(cluster: ClusterUnderTest, witness: Witness) -> None:
-    """No end of its process is confirmed in time, and whoever stops it is told so; then it counts, once [S9.7]."""
-    fields = {"steps": 4, "stages": 1, "flaky": 0, "rotten": 0, "is_gated": True, "is_shared": False}
-    job = next(
-        job
-        for n in range(12)
-        if (job := Running(cluster, witness, f"late-{n}", **fields)).cluster.processes(JOB, raylet=cluster.raylets[0])
-    )
-    node = cluster.raylets[-1]
-    here = {each.pid for each in cluster.processes(HOST, raylet=node)}
-    step = next(step for pid, step in job.workers().items() if pid in here)
-    stopped = cluster.pause_node(node)
-    assert job.driver.call("stop_step", job_id=job.job_id, step_id=step, answer_timeout=60.0) == "STOP_TIMED_OUT"
-    with cluster.reader() as reader:
-        assert reader.job(job.job_id).step(step).record().status == "SCHEDULED"
-        for each in stopped:
-            each.send(signal.SIGCONT)
-        await_true(lambda: reader.job(job.job_id).step(step).record().status == "STOPPED", 60, "it is accounted")
-        (witness.folder / "gate").touch()
-        record = reader.job(job.job_id).wait(timeout=60, progress=False)
-        assert (record.status, record.progress.succeeded, record.progress.stopped) == ("STOPPED", 3, 1)
-        assert reader.job(job.job_id).verify().is_ok
-    assert witness.count("told", job=job.job_id) == 4, "each step was told of once"
-    assert witness.count("twice", job=job.job_id) == 0
 
 
 def test_the_head_restarts_and_remembers_nothing(cluster: ClusterUnderTest, witness: Witness) -> None:
