@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
-from choreography_ray.core.transitions import FINAL_CODES, JOB_TRANSITIONS, STEP_TRANSITIONS, check_job, check_step
+from choreography_ray.core.transitions import (
+    FINAL_CODES,
+    JOB_TRANSITIONS,
+    STEP_TRANSITIONS,
+    bounded,
+    check_job,
+    check_step,
+)
 from choreography_ray.errors import InvalidTransition
-from choreography_ray.model import JobStatus
+from choreography_ray.model import HistoryEntry, JobStatus
 from choreography_ray.records import StepCode
 
 
@@ -45,3 +54,10 @@ def test_an_outcome_is_counted_once() -> None:
         for after in FINAL_CODES:
             with pytest.raises(InvalidTransition):
                 check_step(code, after)
+
+
+def test_a_history_that_is_full_keeps_its_first_entry_and_the_latest() -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    history = tuple(HistoryEntry(at=at, status=JobStatus.RUNNING, why=str(n)) for n in range(6))
+    assert [entry.why for entry in bounded(history, 3)] == ["0", "4", "5"]
+    assert bounded(history, 6) == history
