@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RuntimeEnvSetupError
 
 from choreography_ray.access.starting import (
     checked_labels,
@@ -317,6 +317,10 @@ class AsyncChoreography:
             try:
                 actor = await asyncio.to_thread(self._actor, begun)
                 report = await actor.started.remote()
+            except RuntimeEnvSetupError as error:
+                await self._take_back(begun)
+                why = f"the runtime_env of its driver cannot be made: {str(error).strip().splitlines()[-1]}"
+                raise StartJobError(StartJobReason.UNKNOWN, job_id, (why,)) from error
             except (RayActorError, ChoreographyError) as error:
                 log.info("job %r: %s", job_id, error)
             document = await self._storage.read_job(job_id)
@@ -331,6 +335,12 @@ class AsyncChoreography:
                 return ReportStart(document.start_error, document.start_details)
             await asyncio.sleep(POLL_SECONDS)
             actor = await asyncio.to_thread(self._actor, begun)  # the one before may have ended for good
+
+    async def _take_back(self, begun: JobDocument) -> None:
+        """Leave nothing of a job whose actor never came up; one that somebody has taken over stays."""
+        if begun.plan is not None:
+            await self._storage.clear_job(begun.job_id, begun.plan.fence, keep_results=False)
+        await self._storage.delete_job(begun)
 
     def _handle(self, job_id: JobId) -> AsyncJobHandle:
         return AsyncJobHandle(self._storage, self._connection, job_id)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray._private import ray_constants
 from ray._private.runtime_env import setup_hook
+from ray.exceptions import RuntimeEnvSetupError
 
 from choreography_ray.actors import job, runtime_envs
 from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.runtime_envs import lasting
+from choreography_ray.client import AsyncChoreography, asynchronous
 from choreography_ray.codec import decode, encode
-from choreography_ray.model import JobId
+from choreography_ray.errors import StartJobError
+from choreography_ray.model import JobId, StepId
+from choreography_ray.options import JobsOptions
+from choreography_ray.records import CodeRef, JobDocument, PlannedStep, PlanRef, PlanSegment
+from choreography_ray.storage.memory import MemoryStorage
 
 HOOK = ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR
 KEPT: list[dict[str, Any]] = [
@@ -96,3 +104,32 @@ def test_a_jobs_actor_gets_what_is_stored_and_nothing_of_another_driver(
     job.job_handle(JobId("job"), Connection("default", "mongodb://m"), encode(stored))
     assert bool(cleanly) == is_clean
     assert [options.get("runtime_env") for options in created] == [given]
+
+
+@pytest.mark.parametrize("plan", [None, PlanRef(5, 1, 1)], ids=["planned by the job", "planned by its driver"])
+def test_a_start_whose_runtime_env_cannot_be_made_is_a_start_error_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, plan: PlanRef | None
+) -> None:
+    """Ray tells it with the first call of the actor, which never lives: nobody else deletes the record for long."""
+
+    async def started() -> None:
+        raise RuntimeEnvSetupError("Traceback ...\nValueError: no-such-env")
+
+    actor = SimpleNamespace(started=SimpleNamespace(remote=started))
+    monkeypatch.setattr(asynchronous, "job_handle", lambda *_: actor)
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    begun = JobDocument(JobId("job"), "T", CodeRef("m", "T"), None, None, JobsOptions(), at, at, plan=plan)
+
+    async def story() -> None:
+        store = MemoryStorage()
+        await store.insert_job(begun)
+        if plan is not None:
+            segment = PlanSegment(0, (PlannedStep(StepId("0"), "", 0, None),))
+            await store.save_plan_segments(begun.job_id, plan.fence, [segment])
+        client = AsyncChoreography(store, Connection("n", "mongodb://m"), JobsOptions(), None)
+        with pytest.raises(StartJobError, match="runtime_env of its driver cannot be made: ValueError: no-such-env"):
+            await client._begin(begun)
+        assert await store.read_job(begun.job_id) is None
+        assert await store.count_records(begun.job_id) == {}
+
+    asyncio.run(story())
