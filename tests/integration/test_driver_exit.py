@@ -202,6 +202,37 @@ def test_a_script_submitted_with_ray_job_submit_that_exits_at_once(head: Head, t
     assert {mark.node for mark in marks(tmp_path / "marks")} == {"this"}
 
 
+START_IN_NO_ENVIRONMENT = (
+    JOB
+    + """
+import ray
+from choreography_ray import StartJobError, StartJobReason
+
+# Ray takes this, and cannot set it up for any process.
+ray.init(runtime_env={"working_dir": "gcs://_ray_pkg_0000000000000000.zip"})
+choreography = Choreography.connect()
+try:
+    choreography.start(Index, Shard(folder=sys.argv[1]), job_id=sys.argv[2])
+except StartJobError as error:
+    assert error.reason is StartJobReason.UNKNOWN
+    print(error)
+"""
+)
+
+
+def test_a_script_whose_runtime_env_cannot_be_made_starts_nothing(head: Head, tmp_path: Path) -> None:
+    script = tmp_path / "start.py"
+    script.write_text(START_IN_NO_ENVIRONMENT)
+    environment = {**os.environ, "RAY_ADDRESS": head.cluster.address}
+    command = [sys.executable, script, tmp_path, "nowhere"]
+    driver = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    assert driver.returncode == 0, driver.stderr
+    assert "the runtime_env of its driver cannot be made" in driver.stdout
+    assert "_ray_pkg_0000000000000000" in driver.stdout
+    with Choreography.connect(use_ray=False) as reader:
+        assert "nowhere" not in {record.job_id for record in reader.jobs()}
+
+
 DRIVER = (
     JOB
     + """
