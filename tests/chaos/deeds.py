@@ -171,6 +171,12 @@ class BriskDeeds(Deeds):
     )
 
 
+class FewBriskDeeds(BriskDeeds):
+    """Eight at a time: groups of outcomes are small, however fast the machine is, and so there are many."""
+
+    max_active_steps = 8
+
+
 class DueDeeds(Deeds):
     """One at a time; a failed attempt is followed by another after five seconds."""
 

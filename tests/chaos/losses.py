@@ -34,7 +34,15 @@ def mixed(steps: int) -> list[dict[str, Any]]:
 
 
 def lose_and_kill(
-    client: Choreography, root: Path, job_id: str, steps: int, kills: list[Kill], lost: int, doubles: bool = False
+    client: Choreography,
+    root: Path,
+    job_id: str,
+    steps: int,
+    kills: list[Kill],
+    lost: int,
+    *,
+    doubles: bool = False,
+    job_class: type[BriskDeeds] = BriskDeeds,
 ) -> Healed:
     """Every acknowledgement is lost so many times, and the job actor killed at these points [P13]; reports come twice
     where it `doubles` them [P7].
@@ -44,7 +52,7 @@ def lose_and_kill(
     write_plan(root, job_id, Plan(kills=kills, lost_acknowledgements=lost, doubles_reports=doubles))
     folder = folder_of(root, job_id)
     began = time.monotonic()
-    job = client.start(BriskDeeds, order(folder, mixed(steps)), job_id=job_id)
+    job = client.start(job_class, order(folder, mixed(steps)), job_id=job_id)
     record = job.wait(timeout=60 + 15 * len(kills) + steps / 10, progress=False)
     seconds = time.monotonic() - began
     assert record.status is JobStatus.COMPLETED_WITH_FAILURES
