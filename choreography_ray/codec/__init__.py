@@ -167,6 +167,7 @@ def _encode_dict(value: dict[Hashable, Any], depth: int) -> Payload:
     if depth <= 0:
         raise Refusal(_NO_MORE_DEPTH)
     out: dict[str, Payload] = {}
+    pairs: list[Payload] = []
     key: Any = None
     try:
         for key, item in value.items():
@@ -175,7 +176,9 @@ def _encode_dict(value: dict[Hashable, Any], depth: int) -> Payload:
             out[key] = _encode(item, depth - 1)
         else:
             return out
-        return {TAG: "dict", "items": [_encode_pair(key, item, depth - 3) for key, item in value.items()]}
+        for key, item in value.items():
+            pairs.append(_encode_pair(key, item, depth - 3))
+        return {TAG: "dict", "items": pairs}
     except Refusal as refusal:
         raise refusal.within(f"[{key!r}]") from None
 

@@ -260,9 +260,7 @@ def _dataclass_form(cls: type) -> ClassForm:
             raise refusal.within(f".{name}") from None
         except AttributeError:
             raise Refusal("the field has no value").within(f".{name}") from None
-        stored = getattr(value, "__dict__", {})
-        if len(stored) > len(fields):
-            _check_unknown(cls, stored, known)
+        _check_unknown(cls, getattr(value, "__dict__", {}), known)
         return out
 
     def decode_dataclass(form: dict[str, Any], decode: Decode) -> Any:

@@ -274,7 +274,7 @@ def library_encoder(cls: type) -> FormEncoder | None:
     if numpy is not None:
         if cls is numpy.ndarray:
             return _encode_array
-        if issubclass(cls, numpy.generic):
+        if issubclass(cls, numpy.generic) and numpy.dtype(cls).type is cls:  # no subclass of a scalar's class
             return _encode_scalar
     return None
 
@@ -285,12 +285,12 @@ _PLAIN_KINDS = "?bhilqBHILQefdFD"
 
 def _encode_scalar(value: Any, encode: Encode, depth: int) -> Payload:
     dtype = value.dtype
+    form: dict[str, Payload] = {TAG: "numpy.scalar", "dtype": _dtype(dtype)}
     if dtype.kind in "US":  # item() would drop NULs at the end
-        text = "".join(value) if dtype.kind == "U" else value.tobytes()
-        return {TAG: "numpy.scalar", "dtype": dtype.str, "value": encode(text, depth)}
+        return form | {"value": encode("".join(value) if dtype.kind == "U" else value.tobytes(), depth)}
     if dtype.char in _PLAIN_KINDS:
-        return {TAG: "numpy.scalar", "dtype": dtype.str, "value": encode(value.item(), depth)}
-    return {TAG: "numpy.scalar", "dtype": _dtype(dtype), "bytes": _bytes(value)}
+        return form | {"value": encode(value.item(), depth)}
+    return form | {"bytes": _bytes(value)}
 
 
 def _encode_array(value: Any, _encode: Encode, _depth: int) -> Payload:
@@ -315,7 +315,12 @@ def _bytes(value: Any) -> bytes:
 
 
 def _dtype(dtype: Any) -> str:
-    if dtype.hasobject or dtype.fields is not None or dtype.subdtype is not None or dtype.kind not in "biufcSUmMV":
+    """The text that is stored of a dtype. Raises `Refusal` for one that the text does not mean."""
+    try:  # of fields, or of an extension, it tells no more than how many bytes they take
+        is_told = sys.modules["numpy"].dtype(dtype.str) == dtype
+    except TypeError:
+        is_told = False
+    if not is_told or dtype.kind not in "biufcSUmMV":
         raise Refusal(f"a numpy value of dtype {dtype} cannot be stored; only plain numbers, times, text and bytes can")
     return str(dtype.str)
 

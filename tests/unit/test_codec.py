@@ -25,6 +25,7 @@ import pytest
 from bson.codec_options import CodecOptions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy._core._rational_tests import rational
 from pydantic import AnyUrl, BaseModel, ConfigDict, Field, HttpUrl, PrivateAttr, RootModel, SecretStr, field_validator
 
 from choreography_ray.codec import MAX_DEPTH, decode, encode, encoded_size, import_type
@@ -527,6 +528,34 @@ class Ref:
     __module__ = "ray"
 
 
+@dataclasses.dataclass
+class LessPoint:
+    """One whose field was deleted, as its class has a value for it, so that it has as many attributes as fields."""
+
+    x: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    x: int
+
+
+@dataclasses.dataclass
+class HalfSlotted(Slotted):
+    y: int
+
+
+class MyFloat64(np.float64):
+    pass
+
+
+def _with_an_attribute_more(value: Any) -> Any:
+    if isinstance(value, LessPoint):
+        del value.x
+    value.more = 5
+    return value
+
+
 def _local_class() -> type[BaseModel]:
     class Local(BaseModel):
         pass
@@ -539,6 +568,9 @@ def _local_class() -> type[BaseModel]:
     [
         (Anything(items=[1, 2, 3, threading.Lock()]), "items[3]"),
         (Anything(keys={"a.b": print}), "keys['a.b']"),
+        (Anything(keys={"a.b": 1, "bad": print}), "keys['bad']"),
+        (Anything(keys={1: "ok", 2: "ok", 3: print}), "keys[3]"),
+        (Anything(keys={"before": "ok", 2: {"c.d": 1, 4: print}}), "keys[2][4]"),
         (Anything(keys={"a": Anything(value=[{"x": Plain()}])}), "keys['a'].value[0]['x']"),
         (Anything(keys={Plain: 1}), f"keys[{Plain!r}]"),
         (Anything(value=Point(1, Plain())), "value.y"),
@@ -559,9 +591,15 @@ def _local_class() -> type[BaseModel]:
         (Ref(), ""),
         (_local_class()(), ""),
         (Loose(1), ""),
+        (_with_an_attribute_more(Point(1)), "more"),
+        (_with_an_attribute_more(LessPoint(1)), "more"),
+        (_with_an_attribute_more(HalfSlotted(1, 2)), "more"),
         (np.array([object()]), ""),
         (np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]), ""),
         (np.ma.masked_array([1], [True]), ""),
+        (MyFloat64(1), ""),
+        (np.array([rational(1, 2)]), ""),
+        (rational(1, 2), ""),
         (Addressed.model_validate({"url": "http://example.com"}), "url"),
     ],
 )
