@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import PurePath
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, NewType, cast
@@ -30,6 +31,7 @@ import cloudpickle.cloudpickle
 from pydantic import BaseModel
 from pydantic.dataclasses import rebuild_dataclass
 
+from choreography_ray.code.enums import is_member_by_value, reduce_enum, reduce_member
 from choreography_ray.errors import InvalidJobType
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ class _Pickler(_CloudPickler):
                 return getattr, (sys, stream)
         if (why := _tie(obj)) is not None:
             raise pickle.PicklingError(why)
+        if is_member_by_value(obj):
+            return reduce_member(obj)
         if obj is dataclasses.MISSING:
             return "MISSING"  # by name, since it is compared by identity
         if getattr(obj, "__module__", None) in self.modules:
@@ -114,7 +118,11 @@ _PARTS_OF_A_CLASS = 6
 """As cloudpickle takes one apart; what it finds by its name has fewer."""
 
 
-def _reduce_class(cls: type, make: Any, arguments: Any, state: Any, _items: Any, _pairs: Any, set_state: Any) -> Any:
+def _reduce_class(
+    cls: type[Any], make: Any, arguments: Any, state: Any, _items: Any, _pairs: Any, set_state: Any
+) -> Any:
+    if issubclass(cls, Enum):
+        make, arguments, state = reduce_enum(cls, tracker=arguments[-2])
     content, slots = state
     if "__pydantic_validator__" in vars(cls):
         kept = {name: value for name, value in content.items() if name not in _BUILT_BY_PYDANTIC}
