@@ -57,7 +57,7 @@ class JobStep(Generic[TRequest, TResult, TState], metaclass=checks.Authored):
     hosting: ClassVar[StepHosting] = StepHosting.OWN_ACTOR
     """An actor for each step, or warm ones that perform many [S14.2]."""
     steps_per_actor: ClassVar[int] = 1
-    """How many steps a shared actor performs at once. At least 1."""
+    """How many steps a shared actor performs at once, each with a slot of its own. At least 1."""
     step_timeout: ClassVar[timedelta | None] = None
     """How long an attempt may take from the body's begin. None: no bound [S6.8]."""
     checkpoint_after_every_batch: ClassVar[bool] = False

@@ -125,6 +125,8 @@ def _startable(job: Situation, admission: Admission, asked_again: datetime | Non
     if inside and starting >= most:
         told = f"{starting} actors are being started, and max_concurrent_step_starts is {most}"
         yield Waits(WaitReason.STARTS, inside, told, examples)
+    elif inside and job.waits_for_warm_since is not None:
+        yield Waits(WaitReason.HOST, inside, "one of the warm actors is about to be free", examples)
     elif inside:
         used = sum(held.width for held in job.slots.held)
         told = f"no slot is free for them: the job holds {used}, and asks the throttle for {job.slots.wanted} more"

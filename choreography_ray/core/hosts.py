@@ -6,6 +6,7 @@ shared one stays warm for the next group of steps that want the same kind of act
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -60,6 +61,7 @@ class HostTable:
     def __init__(self, kinds: tuple[StepKind, ...]) -> None:
         self._hosts: dict[HostId, HostView] = {}
         self._class_of = [_first_alike(kinds, k) for k in range(len(kinds))]
+        self._alike: Counter[int] = Counter()
         self._idle: dict[int, list[HostId]] = {}
         self._idle_since: dict[HostId, float] = {}
         self.starting = 0
@@ -73,6 +75,11 @@ class HostTable:
         """What is known of a host."""
         return self._hosts.get(host)
 
+    def width(self, host: HostId) -> int:
+        """How many bodies of its group a host performs at a time; 1 where that is not known."""
+        view = self._hosts.get(host)
+        return 1 if view is None or view.group is None else view.group.width
+
     def all(self) -> list[HostView]:
         """Every host that is not known to be gone."""
         return list(self._hosts.values())
@@ -84,6 +91,7 @@ class HostTable:
 
     def add(self, view: HostView) -> None:
         """A host that is being created, or was found."""
+        self._alike[self._class_of[view.kind]] += view.host not in self._hosts
         self._put(view)
         self.starting += view.phase is HostPhase.STARTING
 
@@ -119,6 +127,7 @@ class HostTable:
         if view is not None:
             self.starting -= view.phase is HostPhase.STARTING
             self.busy -= view.group is not None
+            self._alike[self._class_of[view.kind]] -= 1
             idle = self._idle.get(self._class_of[view.kind], [])
             if host in idle:
                 idle.remove(host)
@@ -133,6 +142,10 @@ class HostTable:
         host = idle.pop()
         del self._idle_since[host]
         return host
+
+    def alike(self, kind: int) -> int:
+        """How many hosts there are that steps of this kind could work on."""
+        return self._alike[self._class_of[kind]]
 
     def has_idle(self, kind: int) -> bool:
         """Whether a warm host waits for steps of this kind."""

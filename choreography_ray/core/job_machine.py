@@ -171,7 +171,7 @@ class JobMachine:
             kind = job.ledger.kind(group.ordinals[0])
             is_single = job.ledger.kinds[kind].hosting is StepHosting.OWN_ACTOR
             job.hosts.add(HostView(group.host, kind, HostPhase.FOUND, group, is_single))
-        job.slots.restore(Held(group.host, group.run, group.width) for group in groups)
+        job.slots.restore(Held(group.host, group.run, min(group.width, len(group.ordinals))) for group in groups)
         for outcome_document in outcomes:
             self._take_document(outcome_document, time)
         if groups:
@@ -276,9 +276,12 @@ class JobMachine:
             if not self._is_silent(outcome):
                 self._accept(document.key, outcome)
         if taken:
-            job.queue.learn(job.ledger.kind(taken[0].ordinal), len(taken), document.seconds)
+            kind, width = job.ledger.kind(taken[0].ordinal), job.hosts.width(document.key.host)
+            job.queue.learn(kind, len(taken), document.seconds, width)
         if job.inbox.close_if_over(run):
             self._run_over(document.key.host, run, time)
+        elif taken:
+            job.slots.narrow(document.key.host, run, len(job.inbox.left(run)))
 
     def _is_silent(self, outcome: Outcome) -> bool:
         return outcome.kind is OutcomeKind.SUCCEEDED and not self._job.rules.is_told_of_successes
@@ -444,6 +447,7 @@ class JobMachine:
         times = (
             None if job.owes_resume else job.queue.next_due,
             job.hosts.next_idle_end,
+            self._placing.wake_at(now),
             job.slots.next_due(),
             job.start.wake_at,
             self._admission.ask_again_at,

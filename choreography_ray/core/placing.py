@@ -5,6 +5,7 @@ from __future__ import annotations
 from choreography_ray.core import commands as c
 from choreography_ray.core.hosts import HostPhase, HostView, host_id
 from choreography_ray.core.instant import Instant
+from choreography_ray.core.policies import HOST_START_SECONDS
 from choreography_ray.core.situation import Situation
 from choreography_ray.core.work import Batch
 from choreography_ray.model import JobStatus, StepHosting
@@ -27,11 +28,13 @@ class Placing:
             job.slots.give_back()
             return
         room = self._room
-        while job.slots.unused and self._can_place() and (batch := self._take_batch(room)):
+        while job.slots.unused and self._can_place(time) and (batch := self._take_batch(room)):
             self._place(batch, time)
             room -= len(batch.ordinals)
-        starts = job.document.options.max_concurrent_step_starts - job.hosts.starting + job.hosts.idle_count
-        wanted = min(job.queue.slots_wanted(room), max(0, starts))
+        starts = job.hosts.idle_count
+        if self.wake_at(time.now) is None:
+            starts += job.document.options.max_concurrent_step_starts - job.hosts.starting
+        wanted = min(job.queue.slots_wanted(room), max(0, starts) * self._width())
         if job.slots.unused > wanted:
             job.slots.give_back()
         job.slots.want(max(0, wanted - job.slots.unused))
@@ -49,15 +52,35 @@ class Placing:
             return len(self._job.ledger)
         return max(1, window) - self._job.inbox.active
 
-    def _can_place(self) -> bool:
+    def _can_place(self, time: Instant) -> bool:
         job = self._job
         kind = job.queue.next_kind()
         if kind is None:
             return False
-        return job.hosts.starting < job.document.options.max_concurrent_step_starts or job.hosts.has_idle(kind)
+        if job.hosts.has_idle(kind):
+            return True
+        if job.hosts.starting >= job.document.options.max_concurrent_step_starts:
+            return False
+        width = job.queue.width(kind)
+        if width == 1 or job.hosts.alike(kind) * width < job.slots.size:
+            return True
+        # The hosts that are there could use every slot: one of them is free sooner than a new one would be up. If that
+        # is not so, a new one is started after all.
+        if job.waits_for_warm_since is None:
+            job.waits_for_warm_since = time.now
+        return self.wake_at(time.now) is None
+
+    def wake_at(self, now: float) -> float | None:
+        """When steps will have waited long enough for a warm host; None: none waits, or they have."""
+        since = self._job.waits_for_warm_since
+        return None if since is None or since + HOST_START_SECONDS <= now else since + HOST_START_SECONDS
 
     def _take_batch(self, room: int) -> Batch | None:
-        return self._job.queue.take(room, self._job.hosts.busy + self._job.slots.unused)
+        return self._job.queue.take(room, self._job.slots.unused, self._job.hosts.busy)
+
+    def _width(self) -> int:
+        kind = self._job.queue.next_kind()
+        return 0 if kind is None else self._job.queue.width(kind)
 
     def _place(self, batch: Batch, time: Instant) -> None:
         job = self._job
@@ -74,6 +97,7 @@ class Placing:
         for ordinal, attempt in again:
             crashes, base = job.crashes.get(ordinal, 0), job.bases.get(ordinal, 0)
             job.turn.raised.append(StepDocument(ordinal, run, attempt=attempt, crashes=crashes, base=base))
+        job.waits_for_warm_since = None
         if idle is None:
             job.hosts.add(HostView(host, batch.kind, HostPhase.STARTING))
             job.start.created(host, time.now)

@@ -12,6 +12,8 @@ LOOK_AGAIN_SECONDS = 0.25
 """How soon a job looks again at what was due and could not be done yet."""
 COUNTS_SECONDS = 1.0
 """How far the counts of the job document may be behind the ledger, where nothing else has the document written."""
+HOST_START_SECONDS = 1.0
+"""About what a new host takes to be up."""
 MAX_DECIDED = 1_000
 """Outcomes that the hooks get at once, at most: what is decided with one write of the job document."""
 TARGET_GROUP_SECONDS = 0.5
@@ -43,10 +45,11 @@ def delivery_delay(options: JobsOptions, failed: int) -> float:
 
 
 class GroupSizer:
-    """How many steps of one kind to tell a host at once, learnt from how long they took [S14.2].
+    """How many steps of one kind to tell a host at once, learnt from how long their bodies took [S14.2].
 
-    The first group is a single step, so that long steps never queue behind one another; each report lets groups
-    grow fourfold towards `TARGET_GROUP_SECONDS` of work, and shrink at once.
+    `size` is for each body that the host performs at a time. It begins with a single step, so that long steps never
+    queue behind one another; each report lets groups grow fourfold towards `TARGET_GROUP_SECONDS` of work, and shrink
+    at once.
     """
 
     __slots__ = ("_cap", "_seconds", "size")
@@ -56,19 +59,19 @@ class GroupSizer:
         self._cap = 1
         self.size = 1
 
-    def learn(self, steps: int, seconds: float) -> None:
-        """Take note that `steps` bodies took `seconds` in all."""
+    def learn(self, steps: int, seconds: float, width: int = 1) -> None:
+        """Take note that `steps` bodies, `width` at a time, took `seconds` in all."""
         if steps <= 0:
             return
         each = max(seconds, 0.0) / steps
         self._seconds = each if self._cap == 1 else 0.7 * self._seconds + 0.3 * each
-        self._cap = min(MAX_GROUP, max(self._cap, steps * 4))
+        self._cap = min(MAX_GROUP, max(self._cap, -(-steps // width) * 4))
         fitting = MAX_GROUP if self._seconds <= 0 else int(TARGET_GROUP_SECONDS / self._seconds)
         self.size = max(1, min(self._cap, fitting))
 
-    def share(self, pending: int, hosts: int) -> int:
-        """The size to use when `pending` steps are left for `hosts` hosts: the last ones are shared out."""
-        return max(1, min(self.size, -(-pending // max(1, hosts))))
+    def share(self, pending: int, hosts: int, width: int = 1) -> int:
+        """Steps for a host that performs `width` at a time. The last of those `pending` are shared out over `hosts`."""
+        return max(1, min(MAX_GROUP, self.size * width, -(-pending // max(1, hosts))))
 
 
 def ticks_to_skip(failures: int) -> int:

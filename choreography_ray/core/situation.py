@@ -75,6 +75,8 @@ class Situation:
         self.turn = Turn()
         self.asked = ""
         """What the job's code was asked and has not answered: nothing that rests on it goes on meanwhile."""
+        self.waits_for_warm_since: float | None = None
+        """Since when steps that could have a new host wait for a warm one instead."""
         self.is_stage_open = False
         self.owes_resume = False
         self.is_finished = False

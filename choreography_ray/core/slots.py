@@ -116,6 +116,13 @@ class JobSlots:
         self._has_news = True
         return True
 
+    def narrow(self, host: HostId, run: Run, width: int) -> None:
+        """Let go of what a run holds beyond `width`, 1 or more: so many of its steps have no outcome yet."""
+        held = self._held.get((host, run))
+        if held is not None and 1 <= width < held.width:
+            self._held[host, run] = Held(host, run, width)
+            self._has_news = True
+
     def give_back(self) -> int:
         """Let go of every unused slot, as there is nothing to start with them; returns how many. The want stays."""
         count, self.unused = self.unused, 0

@@ -103,7 +103,7 @@ class WorkQueue:
 
     def take_fresh(self, most: int) -> Batch | None:
         """The next steps that were never started, at most `most`."""
-        return self._take_fresh(most, 1, most)
+        return self._take_fresh(most, 1, 0, most)
 
     @property
     def next_due(self) -> float | None:
@@ -137,9 +137,9 @@ class WorkQueue:
         """When the retries that are not due yet will be, on the caller's clock, and of which steps, the first first."""
         return sorted((due, ordinal) for due, ordinal, _ in self._later)
 
-    def learn(self, kind: int, steps: int, seconds: float) -> None:
-        """Take note of how long bodies of a kind took."""
-        self._sizers[kind].learn(steps, seconds)
+    def learn(self, kind: int, steps: int, seconds: float, width: int = 1) -> None:
+        """Take note of how long bodies of a kind took in all, of which a host performed `width` at a time."""
+        self._sizers[kind].learn(steps, seconds, width)
 
     def slots_wanted(self, room: int) -> int:
         """How many slots the waiting steps could use at once, within `room` steps in all."""
@@ -150,8 +150,7 @@ class WorkQueue:
         left -= slots
         for kind, fresh in self._fresh.items():
             steps = min(left, fresh.left(self._ledger) + len(self._due.get(kind, ())))
-            size = self._size(kind)
-            slots += -(-steps // size) * min(size, self._ledger.kinds[kind].steps_per_actor)
+            slots += -(-steps // self._size(kind))
             left -= steps
         return slots
 
@@ -172,8 +171,10 @@ class WorkQueue:
     def _size(self, kind: int) -> int:
         return 1 if self._ledger.kinds[kind].hosting is StepHosting.OWN_ACTOR else self._sizers[kind].size
 
-    def take(self, room: int, hosts: int) -> Batch | None:
-        """The next steps to assign, at most `room`, shared fairly over `hosts` hosts; None when nothing waits."""
+    def take(self, room: int, slots: int, busy: int = 0) -> Batch | None:
+        """The next steps to assign, at most `room`, shared fairly over the `busy` hosts and those that could work with
+        the `slots` that are unused; None when nothing waits.
+        """
         if room <= 0:
             return None
         if self._singles:
@@ -181,17 +182,17 @@ class WorkQueue:
             return Batch(self._ledger.kind(ordinal), (ordinal,), (attempt,), is_single=True)
         for kind, due in self._due.items():
             if due:
-                steps = [due.popleft() for _ in range(min(room, self._share(kind, hosts), len(due)))]
+                steps = [due.popleft() for _ in range(min(room, self._share(kind, slots, busy), len(due)))]
                 return Batch(kind, tuple(o for o, _ in steps), tuple(a for _, a in steps))
-        return self._take_fresh(room, hosts)
+        return self._take_fresh(room, slots, busy)
 
-    def _take_fresh(self, room: int, hosts: int, share: int | None = None) -> Batch | None:
+    def _take_fresh(self, room: int, slots: int, busy: int, share: int | None = None) -> Batch | None:
         head = self._head()
         if head is None:
             self._fresh_left = 0
             return None
         (_, first), kind = head
-        most = self._whole_segments(first, min(room, share or self._share(kind, hosts)))
+        most = self._whole_segments(first, min(room, share or self._share(kind, slots, busy)))
         ordinals = self._fresh[kind].take(self._ledger, most)
         self._fresh_left -= len(ordinals)
         return Batch(kind, ordinals, tuple(self._attempts.get(o, 1) for o in ordinals))
@@ -201,11 +202,21 @@ class WorkQueue:
         size = self._ledger.segment_steps
         return most if most < size else most - (first + most) % size
 
-    def _share(self, kind: int, hosts: int) -> int:
+    def width(self, kind: int) -> int:
+        """How many bodies of a kind a host performs at a time, if it gets the slots."""
+        steps_kind = self._ledger.kinds[kind]
+        return 1 if steps_kind.hosting is StepHosting.OWN_ACTOR else steps_kind.steps_per_actor
+
+    def _share(self, kind: int, slots: int, busy: int) -> int:
         if self._ledger.kinds[kind].hosting is StepHosting.OWN_ACTOR:
             return 1
-        left = self._fresh[kind].left(self._ledger) if kind in self._fresh else 0
-        return self._sizers[kind].share(left + len(self._due.get(kind, ())), hosts)
+        width = max(1, min(self.width(kind), slots))
+        free = -(-slots // width)
+        fresh = self._fresh[kind].left(self._ledger) if kind in self._fresh else 0
+        pending = fresh + len(self._due.get(kind, ()))
+        # What begins at once waits behind nothing, and need not be left for the hosts that are busy.
+        at_once = min(width, -(-pending // max(1, free)))
+        return max(at_once, self._sizers[kind].share(pending, busy + free, width))
 
 
 class _Fresh:

@@ -209,9 +209,10 @@ class GroupRun:
         self._around = around
         self._work = work
         self._type: type[JobStep[Any, Any, Any]] = around.code.resolve(work.step_type)
-        self._done: deque[Outcome] = deque()
+        self._done: deque[tuple[Outcome, float]] = deque()
         self._is_told = False
-        self._active: set[StepRun] = set()
+        self._active: dict[StepRun, float] = {}
+        """When each began."""
         self._is_stopped = False
         self._stopped: set[int] = set()
         self._claimed: set[int] = set()
@@ -219,12 +220,10 @@ class GroupRun:
         self._drops: set[asyncio.Task[None]] = set()
         self._news = asyncio.Event()
         self._n = 0
-        self._since = 0.0
         self._flushing = asyncio.Lock()
 
     async def perform(self, runner: BodyRunner) -> None:
         """Perform every step; returns when all outcomes are persisted."""
-        self._since = self._around_now()
         loop = self._around.loop
         flusher = loop.create_task(self._flush_while_running())
         work = self._work
@@ -237,9 +236,6 @@ class GroupRun:
         flusher.cancel()
         await asyncio.gather(flusher, return_exceptions=True)
         await self._flush()
-
-    def _around_now(self) -> float:
-        return self._around.loop.time()
 
     def stop(self) -> None:
         """Stop every step of the run: bodies are told, what has not begun never does [S9.2]."""
@@ -278,7 +274,7 @@ class GroupRun:
 
     def _begin(self, step: StepWork) -> StepRun:
         run = StepRun(self._around, self._type, self._work.run, self._work.stage, step)
-        self._active.add(run)
+        self._active[run] = self._around.loop.time()
         if self._is_stopped or step.ordinal in self._stopped:  # told before it was among the active ones
             run.stop()
         return run
@@ -305,8 +301,7 @@ class GroupRun:
 
     def _finished(self, run: StepRun, outcome: Outcome) -> None:
         # Called on the body's thread: the deque takes it at once, and the loop is woken once per pause at most.
-        self._active.discard(run)
-        self._done.append(outcome)
+        self._done.append((outcome, self._around.loop.time() - self._active.pop(run)))
         if not self._is_told:
             self._is_told = True
             self._around.loop.call_soon_threadsafe(self._news.set)
@@ -329,8 +324,9 @@ class GroupRun:
     async def _end(self, run: StepRun, seconds: float) -> None:
         async with self._flushing:
             if run in self._active:
-                outcomes = (*self._take(), run.failed(StepTimedOut(seconds)))
-                await self._host.end_after(outcomes, self._work, self._n, self._around_now() - self._since)
+                outcomes, taken = self._take()
+                timed_out = run.failed(StepTimedOut(seconds))
+                await self._host.end_after((*outcomes, timed_out), self._work, self._n, taken + seconds)
 
     async def _flush_while_running(self) -> None:
         while True:
@@ -339,14 +335,14 @@ class GroupRun:
             self._news.clear()
             await asyncio.shield(self._flush())
 
-    def _take(self) -> tuple[Outcome, ...]:
+    def _take(self) -> tuple[tuple[Outcome, ...], float]:
+        """What has finished since, and the seconds that the bodies took in all."""
         self._is_told = False
-        return tuple(self._done.popleft() for _ in range(len(self._done)))
+        done = [self._done.popleft() for _ in range(len(self._done))]
+        return tuple(outcome for outcome, _ in done), sum(seconds for _, seconds in done)
 
     async def _flush(self) -> None:
         async with self._flushing:
-            outcomes = self._take()
+            outcomes, seconds = self._take()
             if outcomes:
-                now = self._around_now()
-                seconds, self._since = now - self._since, now
                 self._n = await self._host.report(self._work, self._n, outcomes, seconds)

@@ -146,12 +146,23 @@ def supervisor_dies(job: Running) -> float:
     return now() - since
 
 
+def steps_on(job: Running, node: Process) -> set[str]:
+    """The steps that a node is at work on, once it is."""
+    steps: set[str] = set()
+
+    def are_there() -> bool:
+        here = {each.pid for each in job.cluster.processes(HOST, raylet=node)}
+        steps.update(step for pid, step in job.workers().items() if pid in here)
+        return bool(steps)
+
+    await_true(are_there, 20, "somebody works on this node")
+    return steps
+
+
 def node_dies(job: Running) -> float:
     """kill -9 of every process of a node: until the steps that it worked on have begun again."""
     node = job.cluster.raylets[-1]
-    here = {each.pid for each in job.cluster.processes(HOST, raylet=node)}
-    steps = {step for pid, step in job.workers().items() if pid in here}
-    assert steps, "nobody works on this node"
+    steps = steps_on(job, node)
     since = now()
     job.cluster.kill_node(node)
     return job.until_resumed(steps, since)
@@ -160,9 +171,7 @@ def node_dies(job: Running) -> float:
 def raylet_dies(job: Running) -> float:
     """kill -9 of a raylet alone: until the steps that its node worked on have ended or begun again."""
     node = job.cluster.raylets[-1]
-    here = {each.pid for each in job.cluster.processes(HOST, raylet=node)}
-    steps = {step for pid, step in job.workers().items() if pid in here}
-    assert steps, "nobody works on this node"
+    steps = steps_on(job, node)
     since = now()
     node.kill()
     node.await_end()
@@ -173,8 +182,7 @@ def raylet_dies(job: Running) -> float:
 def node_hangs(job: Running, seconds: float) -> float:
     """SIGSTOP of every process of a node, then SIGCONT: until its steps go on."""
     node = job.cluster.raylets[-1]
-    here = {each.pid for each in job.cluster.processes(HOST, raylet=node)}
-    steps = {step for pid, step in job.workers().items() if pid in here}
+    steps = steps_on(job, node)
     since = now()
     stopped = job.cluster.pause_node(node)
     time.sleep(seconds)
@@ -193,9 +201,9 @@ def raylet_hangs(job: Running, seconds: float = 20.0) -> float:
 
 def head_restarts(job: Running) -> float:
     """GCS and every node die at once, a new head starts and somebody connects: until a body begins again."""
-    since = now()
     job.driver.kill()
     job.cluster.kill_head()
+    since = now()  # a body may have begun until then
     job.cluster.start_head()
     job.cluster.add_node()
     job.driver = job.cluster.driver()
@@ -205,9 +213,9 @@ def head_restarts(job: Running) -> float:
 
 def head_restarts_by_itself(job: Running) -> float:
     """The same with a GCS that remembers its actors, and nobody connects."""
-    since = now()
     job.driver.kill()
     job.cluster.kill_head()
+    since = now()  # a body may have begun until then
     job.cluster.start_head()
     job.cluster.add_node()
     seconds = job.until(lambda m: m.event == "begin", since)

@@ -204,9 +204,9 @@ def test_siblings_at_work_beside_a_body_that_will_not_stop_have_one_more_timeout
     seconds: float, begins: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that needs no longer ends in peace, the one that does is performed again, and no crash is counted."""
-    monkeypatch.setattr(GroupSizer, "share", lambda self, pending, hosts: 4)
+    monkeypatch.setattr(GroupSizer, "share", lambda self, pending, hosts, width: 4)
     monkeypatch.setattr(GroupSizer, "size", 4)
-    monkeypatch.setattr(GroupSizer, "learn", lambda self, steps, seconds: None)
+    monkeypatch.setattr(GroupSizer, "learn", lambda self, steps, seconds, width: None)
     monkeypatch.setattr(GroupSizer, "__init__", lambda self: None)
 
     async def story() -> None:

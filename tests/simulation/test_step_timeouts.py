@@ -84,9 +84,9 @@ def test_what_a_neighbour_returned_is_kept_when_a_body_ends_while_its_process_is
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Outcomes that are being persisted with the timeout are persisted, whenever the body itself ends."""
-    monkeypatch.setattr(GroupSizer, "share", lambda self, pending, hosts: 3)
-    monkeypatch.setattr(GroupSizer, "size", 3)
-    monkeypatch.setattr(GroupSizer, "learn", lambda self, steps, seconds: None)
+    monkeypatch.setattr(GroupSizer, "share", lambda self, pending, hosts, width: 3)
+    monkeypatch.setattr(GroupSizer, "size", 1)
+    monkeypatch.setattr(GroupSizer, "learn", lambda self, steps, seconds, width: None)
     monkeypatch.setattr(GroupSizer, "__init__", lambda self: None)
 
     async def story(late: float) -> None:

@@ -253,7 +253,7 @@ HELD = {
     "ThreadPoolExecutor": "concurrent.futures.ThreadPoolExecutor()",
     "_UnixSelectorEventLoop": "asyncio.new_event_loop()",
     "ObjectRef": "ray.ObjectRef(b'1' * 28)",
-    "ActorHandle": "ray.actor.ActorHandle.__new__(ray.actor.ActorHandle)",
+    "ActorHandle": "handle_of_nobody()",
     "Popen": "subprocess.Popen.__new__(subprocess.Popen)",
     "mmap": "mmap.mmap(-1, 10)",
     "ContextVar": "contextvars.ContextVar('x')",
@@ -262,6 +262,12 @@ HOLDERS = """
 import asyncio, concurrent.futures, contextvars, functools, mmap, pymongo, ray, socket, sqlite3, subprocess
 from choreography_ray.code import describe_made_code
 from choreography_ray.mapping import classes_for
+
+def handle_of_nobody():
+    handle = ray.actor.ActorHandle.__new__(ray.actor.ActorHandle)
+    # What it looks for when it goes: without them it would ask itself for ever.
+    vars(handle).update(_method_shells={}, _ray_is_cross_language=False, _ray_weak_ref=True)
+    return handle
 
 def told(attempt):
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from choreography_ray.core.ledger import Ledger, split
+from choreography_ray.core.policies import MAX_GROUP
 from choreography_ray.core.work import WorkQueue
 from choreography_ray.model import HostId, StepHosting
 from choreography_ray.records import Group, Run, StepCode, StepKind
@@ -10,6 +11,7 @@ from choreography_ray.records import Group, Run, StepCode, StepKind
 OWN = StepKind(0, "m:Own")
 SHARED = StepKind(0, "m:Shared", StepHosting.SHARED_ACTORS)
 PAIRS = StepKind(0, "m:Pairs", StepHosting.SHARED_ACTORS, steps_per_actor=2)
+WIDE = StepKind(0, "m:Wide", StepHosting.SHARED_ACTORS, steps_per_actor=100)
 LATER = StepKind(10, "m:Own")
 
 
@@ -81,11 +83,33 @@ def test_no_more_than_the_window_leaves_room_for() -> None:
     assert waiting.slots_wanted(0) == 0
 
 
-def test_a_pair_host_wants_two_slots_for_a_group_of_two_or_more() -> None:
-    waiting = queue((PAIRS,), [0] * 8)
-    assert waiting.slots_wanted(100) == 8, "single steps, until it is known how long they take"
-    waiting.learn(0, 2, 0.0001)
-    assert waiting.slots_wanted(100) == 2, "one group of eight on one host"
+def test_short_steps_want_no_more_slots_than_keep_them_busy() -> None:
+    waiting = queue((PAIRS,), [0] * 16)
+    assert waiting.slots_wanted(100) == 16, "single steps, until it is known how long they take"
+    waiting.learn(0, 2, 0.0001, width=2)
+    assert waiting.slots_wanted(100) == 4, "four steps each"
+
+
+def test_a_wide_host_gets_as_many_steps_as_it_performs_at_a_time_however_long_they_are() -> None:
+    waiting = queue((WIDE,), [0] * 1_000)
+    assert waiting.slots_wanted(1_000) == 1_000
+    assert len(waiting.take(1_000, 200).ordinals) == 100, "two hosts have work"  # type: ignore[union-attr]
+    waiting.learn(0, 100, 100 * 3_600.0, width=100)
+    assert len(waiting.take(1_000, 100, busy=1).ordinals) == 100, "none waits behind another"  # type: ignore[union-attr]
+    assert len(waiting.take(1_000, 7, busy=2).ordinals) == 7, "nor for a slot"  # type: ignore[union-attr]
+
+
+def test_a_wide_host_is_kept_busy_with_short_steps() -> None:
+    waiting = queue((WIDE,), [0] * 10_000)
+    waiting.learn(0, 100, 100 * 0.05, width=100)
+    assert len(waiting.take(10_000, 200).ordinals) == 400, "four for each at a time"  # type: ignore[union-attr]
+    waiting.learn(0, 400, 400 * 0.05, width=100)
+    assert len(waiting.take(10_000, 200).ordinals) == MAX_GROUP  # type: ignore[union-attr]
+
+
+def test_few_steps_are_shared_out_over_wide_hosts() -> None:
+    waiting = queue((WIDE,), [0] * 150)
+    assert len(waiting.take(150, 200).ordinals) == 75  # type: ignore[union-attr]
 
 
 def test_steps_of_later_stages_do_not_wait_yet() -> None:
