@@ -11,6 +11,7 @@ from typing import Any
 from choreography_ray.access.step_records import StepRecords
 from choreography_ray.code import load_code
 from choreography_ray.codec import decode
+from choreography_ray.codec.classes import led_to
 from choreography_ray.core.explaining import Explained, explain_stored
 from choreography_ray.core.ledger import Ledger, recount
 from choreography_ray.engine.hooks import told
@@ -234,9 +235,7 @@ def resolver(code: Loaded) -> Any:
 
     def resolve(name: str) -> type:
         module, _, qualname = name.partition(":")
-        found: Any = sys.modules.get(module)
-        for part in qualname.split("."):
-            found = getattr(found, part, None)
+        found = led_to(sys.modules.get(module), qualname)
         return found if isinstance(found, type) else code.resolve(name)
 
     return resolve

@@ -8,7 +8,6 @@ What only capturing needs is imported where it is needed: every process of a job
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import hmac
 import importlib
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeGuard
 
+from choreography_ray.codec.classes import know_captured, led_to
 from choreography_ray.errors import InvalidJobType, UnknownJobType
 from choreography_ray.job import Job, label_of
 from choreography_ray.records import CodeRef
@@ -72,7 +72,7 @@ def describe_code(job_class: type[Job[Any, Any]]) -> tuple[CodeRef, bytes | None
 
     _claim_label(job_class)
     module = sys.modules.get(job_class.__module__)
-    is_found = module is not None and _attribute(module, job_class.__qualname__) is job_class
+    is_found = module is not None and led_to(module, job_class.__qualname__) is job_class
     if module is not None and is_found and is_installed(module):
         return CodeRef(module=job_class.__module__, qualname=job_class.__qualname__), None
     modules = user_modules([job_class, job_class.request_type, job_class.state_type])
@@ -175,6 +175,7 @@ def _load_captured(ref: CodeRef, captured: bytes | None, key: str | None, is_alo
         raise UnknownJobType(
             _title(ref), f"its captured copy does not load ({type(error).__name__}: {error})"
         ) from error
+    know_captured(bundle.types.values())
     return LoadedCode(_as_job(ref, bundle.types.get(bundle.job)), bundle.types, bundle.missing, modules)
 
 
@@ -200,14 +201,10 @@ def _import(title: str, module: str, qualname: str) -> Any:
     except Exception as error:
         why = f"importing the module {module!r} raised {type(error).__name__}: {error}"
         raise UnknownJobType(title, why) from error
-    found = _attribute(loaded, qualname)
+    found = led_to(loaded, qualname)
     if found is None:
         raise UnknownJobType(title, f"the module {module!r} has no {qualname!r} (any more)")
     return found
-
-
-def _attribute(owner: object, qualname: str) -> Any:
-    return functools.reduce(lambda found, part: getattr(found, part, None), qualname.split("."), owner)
 
 
 def _claim_label(job_class: type[Job[Any, Any]]) -> None:

@@ -18,6 +18,8 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 from urllib.parse import unquote, urlparse
 
+from choreography_ray.codec.classes import led_to
+
 
 def is_installed(module: ModuleType) -> bool:
     """Whether a module can be imported wherever its distribution is installed.
@@ -182,16 +184,21 @@ def _imported_names(code: CodeType, package: str) -> Iterator[str]:
 
 
 def defined_classes(modules: Iterable[ModuleType]) -> dict[str, type]:
-    """Every class that is defined in these modules, nested ones included, as "module:qualname"."""
+    """Every class that is defined in these modules, nested ones included, as "module:qualname".
+
+    Of several with one name it is the class that the name leads to: a notebook may still hold older ones.
+    """
     found: dict[str, type] = {}
     for module in modules:
+        seen: set[type] = set()
         waiting: list[object] = list(vars(module).values())
         while waiting:
             value = waiting.pop()
-            if not isinstance(value, type) or value.__module__ != module.__name__:
+            if not isinstance(value, type) or value.__module__ != module.__name__ or value in seen:
                 continue
+            seen.add(value)
+            waiting.extend(vars(value).values())
             name = f"{value.__module__}:{value.__qualname__}"
-            if name not in found:
+            if name not in found or value is led_to(module, value.__qualname__):
                 found[name] = value
-                waiting.extend(vars(value).values())
     return found

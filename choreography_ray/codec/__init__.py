@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Hashable
 from typing import Any, cast
 
-from choreography_ray.codec.classes import ClassForm, UnreadableClass, encode_ref, form_of, resolve_ref
+from choreography_ray.codec.classes import ClassForm, UnreadableClass, encode_ref, form_of, require_found, resolve_ref
 from choreography_ray.codec.forms import (
     DECODERS,
     ENCODERS,
@@ -207,12 +207,15 @@ def _learn(cls: type) -> _Encoder:
     form = _form(cls)
     if form is None:
         raise Refusal(_why_not(cls))
-    ref = encode_ref(cls, _encode)
+    ref, named = encode_ref(cls, _encode)
+    classes = tuple(named.values())
     encode_fields = form.encode
 
     def encode_instance(value: Any, depth: int) -> Payload:
         if depth <= 0:
             raise Refusal(_NO_MORE_DEPTH)
+        for one in classes:  # each time: a notebook's cell may have been run again
+            require_found(one)
         return encode_fields(value, {TAG: ref}, _encode, depth - 1)
 
     _encoders[cls] = encode_instance

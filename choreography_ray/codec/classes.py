@@ -11,7 +11,7 @@ import functools
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, Union, cast
 
@@ -56,27 +56,46 @@ def form_of(cls: type[Any]) -> ClassForm | None:
     return None
 
 
-def type_name(cls: type) -> str:
-    """ "module:qualname". Raises `Refusal` when the class could not be found by it later."""
+def led_to(owner: object, qualname: str) -> Any:
+    """What a qualified name leads to from a module; None if to nothing."""
+    found: Any = owner
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+_captured: set[type] = set()
+
+
+def know_captured(classes: Iterable[type]) -> None:
+    """Classes that came alive from a captured copy: whoever has the copy finds them by name, if in no module [S13]."""
+    _captured.update(classes)
+
+
+def require_found(cls: type) -> None:
+    """Raise `Refusal` unless the name of a class leads to this very class: else another's instance would come back."""
+    if cls in _captured:
+        return
     module, qualname = cls.__module__, cls.__qualname__
+    found = led_to(sys.modules.get(module), qualname)
+    if found is cls:
+        return
     if "<" in qualname:
         raise Refusal(f"the class {qualname} is defined inside a function; define it at the top level of its module")
-    loaded = sys.modules.get(module)
-    if loaded is not None and module != "__main__":  # captured code keeps its module names without modules [S13]
-        try:
-            functools.reduce(getattr, qualname.split("."), cast("Any", loaded))
-        except AttributeError:
-            raise Refusal(f"the class {qualname} is not found under its name in the module {module}") from None
-    return f"{module}:{qualname}"
+    if isinstance(found, type):
+        raise Refusal(f"another class of the name {qualname} is in the module {module} by now; make the value anew")
+    raise Refusal(f"the class {qualname} is not found under its name in the module {module}")
 
 
-def encode_ref(cls: type[Any], encode: Encode) -> Payload:
-    """The name of a class, as it is stored. Raises `Refusal`."""
+def encode_ref(cls: type[Any], encode: Encode) -> tuple[Payload, dict[str, type]]:
+    """The name of a class, as it is stored, and the classes that are named in it. Raises `Refusal`."""
     named: dict[str, type] = {}
     ref = _ref(cls, named, encode)
+    for one in named.values():
+        require_found(one)
     if isinstance(ref, list) and resolve_ref(ref, named.__getitem__, lambda payload: payload) is not cls:
         raise Refusal(f"the generic class {cls.__qualname__} would not be found again by its arguments")
-    return cast("Payload", ref)
+    return cast("Payload", ref), named
 
 
 def _ref(what: Any, named: dict[str, type], encode: Encode) -> Payload:
@@ -96,7 +115,7 @@ def _ref(what: Any, named: dict[str, type], encode: Encode) -> Payload:
     if isinstance(origin, type):
         return [_ref(origin, named, encode), *("..." if arg is ... else _ref(arg, named, encode) for arg in args)]
     if isinstance(what, type):
-        name = type_name(what)
+        name = f"{what.__module__}:{what.__qualname__}"
         named[name] = what
         return name
     raise Refusal(f"the generic argument {what!r} cannot be named")

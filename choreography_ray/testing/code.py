@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from choreography_ray.code import type_reference
+from choreography_ray.codec.classes import led_to
 from choreography_ray.errors import UnknownJobType
 from choreography_ray.job import Job
 from choreography_ray.step import JobStep
@@ -27,9 +28,7 @@ class LivingCode:
         """The class that a payload names "module:qualname". Raises `UnknownJobType`."""
         module, _, qualname = name.partition(":")
         if name not in self.types:
-            found: Any = sys.modules.get(module)
-            for part in qualname.split("."):
-                found = getattr(found, part, None)
+            found = led_to(sys.modules.get(module), qualname)
             if isinstance(found, type):
                 return found
             self.types.update({type_reference(cls): cls for cls in _descendants(Job, JobStep, BaseModel)})

@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,7 +17,7 @@ from pydantic import BaseModel
 
 from choreography_ray import code as code_module
 from choreography_ray.code import describe_code, load_code
-from choreography_ray.code.ownership import is_installed
+from choreography_ray.code.ownership import defined_classes, is_installed
 from choreography_ray.codec import decode, encode
 from choreography_ray.demo.jobs import IndexRequest, IndexStandardLibrary
 from choreography_ray.errors import InvalidJobType, UnknownJobType
@@ -469,6 +470,19 @@ def test_two_modules_with_one_label_are_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(code_module, "_label_owners", {"IndexStandardLibrary": "somewhere.other"})
     with pytest.raises(InvalidJobType, match=r"module somewhere\.other has a job type 'IndexStandardLibrary' as well"):
         describe_code(IndexStandardLibrary)
+
+
+def test_the_class_that_a_name_leads_to_is_captured_under_it() -> None:
+    """In whichever order a module holds it and an older one of the same name, whose cell was run again."""
+    for names in (["Old", "Item"], ["Item", "Old"]):
+        module = ModuleType("rerun")
+        vars(module).update(dict.fromkeys(names))
+        for name in ("Old", "Item"):
+            setattr(module, name, type("Item", (), {"__module__": "rerun", "Inner": type("Inner", (), {})}))
+            inner: Any = getattr(module, name).Inner
+            inner.__module__, inner.__qualname__ = "rerun", "Item.Inner"
+        item: Any = getattr(module, "Item")  # noqa: B009 - no checker knows it
+        assert defined_classes([module]) == {"rerun:Item": item, "rerun:Item.Inner": item.Inner}
 
 
 def test_a_job_defined_inside_a_function_is_captured_too() -> None:

@@ -26,7 +26,18 @@ from bson.codec_options import CodecOptions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy._core._rational_tests import rational
-from pydantic import AnyUrl, BaseModel, ConfigDict, Field, HttpUrl, PrivateAttr, RootModel, SecretStr, field_validator
+from pydantic import (
+    AnyUrl,
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    PrivateAttr,
+    RootModel,
+    SecretStr,
+    create_model,
+    field_validator,
+)
 
 from choreography_ray.codec import MAX_DEPTH, decode, encode, encoded_size, import_type
 from choreography_ray.errors import NotStorable, UnknownJobType
@@ -545,6 +556,16 @@ class HalfSlotted(Slotted):
     y: int
 
 
+class Row(BaseModel):
+    a: int = 0
+
+
+OldRow = Row  # as a notebook holds the class of a cell that is then run again
+Row = create_model("Row", b=(int, 0), __module__=__name__)  # type: ignore[misc]
+Unfound = create_model("Nowhere", b=(int, 0), __module__=__name__)
+Lost = create_model("Lost", __module__="no.such.module")
+
+
 class MyFloat64(np.float64):
     pass
 
@@ -591,6 +612,10 @@ def _local_class() -> type[BaseModel]:
         (Ref(), ""),
         (_local_class()(), ""),
         (Loose(1), ""),
+        (Anything(value=OldRow(a=1)), "value"),
+        (Anything(items=[Box[OldRow](item=OldRow())]), "items[0]"),
+        (Unfound(), ""),
+        (Lost(), ""),
         (_with_an_attribute_more(Point(1)), "more"),
         (_with_an_attribute_more(LessPoint(1)), "more"),
         (_with_an_attribute_more(HalfSlotted(1, 2)), "more"),
@@ -612,6 +637,23 @@ def test_what_would_not_come_back_is_refused_with_its_path(value: Any, path: str
     with pytest.raises(NotStorable) as caught:
         encode(value, "request")
     assert caught.value.path == ("request." + path if path and path[0].isalpha() else "request" + path)
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model(), lambda model: Box[model](item=model())])
+def test_an_instance_of_a_cell_that_was_run_again_is_refused(monkeypatch: pytest.MonkeyPatch, wrap: Any) -> None:
+    """Its name leads to the new class by now, as which it would be read; one of the new class is stored."""
+    main = sys.modules["__main__"]
+    older, newer = (create_model("Item", note=(str, note), __module__="__main__") for note in ("older", "newer"))
+    monkeypatch.setattr(main, "Item", older, raising=False)
+    value = wrap(older)
+    assert through_store(value) == value
+    monkeypatch.setattr(main, "Item", newer)
+    with pytest.raises(NotStorable, match="another class of the name Item is in the module __main__ by now"):
+        encode(value)
+    assert through_store(wrap(newer)) == wrap(newer)
+    monkeypatch.delattr(main, "Item")
+    with pytest.raises(NotStorable, match="not found under its name in the module __main__"):
+        encode(value)
 
 
 def test_private_attributes_are_refused_with_their_path_too() -> None:
