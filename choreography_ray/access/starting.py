@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from choreography_ray.access.job import JobAccess
 from choreography_ray.authoring.checks import require_subclass
-from choreography_ray.codec import encode
+from choreography_ray.codec import Encoder
 from choreography_ray.core.commands import ReportStart
 from choreography_ray.engine.admission import ask_to_start, is_asked
 from choreography_ray.engine.ports import UserCode
@@ -49,6 +49,7 @@ def checked_labels(labels: Mapping[str, str]) -> dict[str, str]:
 def new_document(
     job_class: type[Job[Any, Any]],
     code: CodeRef,
+    encoder: Encoder,
     request: BaseModel,
     options: JobsOptions,
     at: datetime,
@@ -60,8 +61,8 @@ def new_document(
         job_id=JobId(uuid.uuid4().hex if job_id is None else check_id("job id", job_id)),
         type_name=label_of(job_class),
         code=code,
-        request=encode(request, "request"),
-        state=encode(job_class.state_type(), "state"),
+        request=encoder.encode(request, "request"),
+        state=encoder.encode(job_class.state_type(), "state"),
         options=effective_options(job_class, options),
         created_at=at,
         updated_at=at,

@@ -33,8 +33,8 @@ from choreography_ray.actors.throttle import throttle_handle
 from choreography_ray.client.cluster import RayCluster, embedded_url
 from choreography_ray.client.handle import AsyncJobHandle
 from choreography_ray.client.mapping import MapPlan, async_pages_of, save_code
-from choreography_ray.code import describe_code, describe_made_code
-from choreography_ray.codec import encode
+from choreography_ray.code import describe_code, describe_made_code, load_code
+from choreography_ray.codec import Encoder, encode
 from choreography_ray.core.commands import ReportStart
 from choreography_ray.core.ownership import is_elsewhere
 from choreography_ray.core.starting import REMOVED
@@ -237,7 +237,8 @@ class AsyncChoreography:
             raise ClusterUnavailable("", "this client was connected for reading only")
         require_startable(job_class, request)
         ref, captured = await asyncio.to_thread(describe_code, job_class)
-        document = self._document(job_class, ref, request, job_id, labels)
+        encoder = await _encoder_for(ref)
+        document = self._document(job_class, ref, encoder, request, job_id, labels)
         await require_admission(job_class, request, document, self._user)
         await save_code(self._storage, ref, captured)
         if not await self._storage.insert_job(document):
@@ -274,9 +275,10 @@ class AsyncChoreography:
         job_class.type_name = check_id("name", name) if name is not None else title
         ref, captured = await asyncio.to_thread(describe_made_code, job_class, step_class, fn)
         request = MapRequest(function=title)
-        document = self._document(job_class, ref, request, None, None)
+        encoder = await _encoder_for(ref)
+        document = self._document(job_class, ref, encoder, request, None, None)
         await require_admission(job_class, request, document, self._user)
-        return MapPlan(self._storage, document, step_class, captured)
+        return MapPlan(self._storage, document, step_class, captured, encoder)
 
     async def start_map(self, plan: MapPlan) -> AsyncJobHandle:
         """Start a map that has all its items."""
@@ -297,11 +299,12 @@ class AsyncChoreography:
         self,
         job_class: type[Job[Any, Any]],
         code: CodeRef,
+        encoder: Encoder,
         request: BaseModel,
         job_id: str | None,
         labels: Mapping[str, str] | None,
     ) -> JobDocument:
-        document = new_document(job_class, code, request, self._options, datetime.now(UTC), job_id, labels)
+        document = new_document(job_class, code, encoder, request, self._options, datetime.now(UTC), job_id, labels)
         runtime_env = encode(lasting(own_runtime_env()), "runtime_env")
         return replace(document, actor_name=job_actor(document.job_id), runtime_env=runtime_env)
 
@@ -400,6 +403,11 @@ async def _warn_of_nodes(supervisor: Any) -> None:
     for node in node_records(found, installed_version()):
         if node.problem:
             log.warning("%s", node.problem)
+
+
+async def _encoder_for(ref: CodeRef) -> Encoder:
+    """For what a job with this code is started with: its processes have what the code brings or is installed."""
+    return Encoder((await asyncio.to_thread(load_code, ref)).why_missing)
 
 
 def connect_settings(mongo_url: str | None, namespace: str | None) -> Settings:

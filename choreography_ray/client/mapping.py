@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from choreography_ray.code import type_reference
-from choreography_ray.codec import encode
+from choreography_ray.codec import Encoder, encode
 from choreography_ray.engine.clock import SystemClock
 from choreography_ray.engine.writes import JobWriter, Writer
 from choreography_ray.errors import Fenced, NotStorable, StartJobError, StartJobReason, StorageUnavailable, TooLarge
@@ -37,10 +37,16 @@ class MapPlan:
     """The plan of one map, while it is being saved. After an error, and on any other way out, `give_up`."""
 
     def __init__(
-        self, storage: JobStorage, document: JobDocument, step_class: type[MapStep], captured: bytes | None
+        self,
+        storage: JobStorage,
+        document: JobDocument,
+        step_class: type[MapStep],
+        captured: bytes | None,
+        encoder: Encoder,
     ) -> None:
         self.document = document
         self._captured = captured
+        self._encoder = encoder
         self._storage = storage
         self._step_class = step_class
         self._clock = SystemClock()
@@ -116,7 +122,7 @@ class MapPlan:
 
     def _planned(self, ordinal: int, item: Any) -> PlannedStep:
         try:
-            request = encode(MapItem.model_construct({"item"}, item=item), "")
+            request = self._encoder.encode(MapItem.model_construct({"item"}, item=item), "")
         except NotStorable as error:
             path = f"items[{ordinal}]{error.path.removeprefix('item')}"
             raise self._invalid(f"{path}: {error.why}") from error

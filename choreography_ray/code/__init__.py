@@ -56,6 +56,21 @@ class LoadedCode:
             raise UnknownJobType(name, f"{qualname} in module {module} is no class")
         return found
 
+    def why_missing(self, cls: type) -> str:
+        """Why other processes of the job would not find this very class by its name; empty if they would."""
+        name = type_reference(cls)
+        if self.types.get(name) is cls:
+            return ""
+        if (why := self.missing.get(name)) is not None:
+            return f"the class {name} could not be captured: {why}"
+        from choreography_ray.code.ownership import is_installed
+
+        module = sys.modules.get(cls.__module__)
+        if module is not None and is_installed(module):
+            return ""
+        label = label_of(self.job_class)
+        return f"the class {name} is neither installed nor captured with {label!r}: import it where that is defined"
+
 
 def type_reference(cls: type) -> str:
     """How `LoadedCode.resolve` wants a class named."""

@@ -26,6 +26,7 @@ from choreography_ray.codec.forms import (
     ENCODERS,
     TAG,
     Decode,
+    FormEncoder,
     Refusal,
     encode_text,
     is_harmless_key,
@@ -60,10 +61,7 @@ def encode(value: object, path: str = "") -> Payload:
 
     The form shares nothing mutable with the value.
     """
-    try:
-        return _encode(value, MAX_DEPTH)
-    except Refusal as refusal:
-        raise NotStorable(refusal.below(path), refusal.why) from None
+    return _encoder.encode(value, path)
 
 
 def decode(payload: Payload, resolve: TypeResolver = import_type) -> Any:
@@ -128,19 +126,6 @@ def _decode_instance(tag: Any, payload: dict[str, Any], decode_any: Decode, reso
         raise UnknownJobType(str(tag), str(error)) from error
 
 
-def _encode(value: object, depth: int) -> Payload:
-    """`depth` counts down the levels that are left. The classes that occur most are asked for first."""
-    cls = type(value)
-    if cls is str:
-        return encode_text(cast("str", value))
-    if cls is bool or value is None or cls is float:
-        return value
-    encoder = _encoders.get(cls)
-    if encoder is None:
-        encoder = _learn(cls)
-    return encoder(value, depth)
-
-
 def _encode_int(value: int, _depth: int) -> Payload:
     if -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
         return value
@@ -150,85 +135,106 @@ def _encode_int(value: int, _depth: int) -> Payload:
     }  # str is quadratic, and bounded
 
 
-def _encode_list(value: list[Any], depth: int) -> list[Payload]:
-    if depth <= 0:
-        raise Refusal(_NO_MORE_DEPTH)
-    depth -= 1
-    out: list[Payload] = []
-    try:
-        for item in value:
-            out.append(_encode(item, depth))  # noqa: PERF401 - a refusal names the item by what came before
-    except Refusal as refusal:
-        raise refusal.within(f"[{len(out)}]") from None
-    return out
+_EncodeAny = Callable[[Any, int], Payload]
 
 
-def _encode_dict(value: dict[Hashable, Any], depth: int) -> Payload:
-    if depth <= 0:
-        raise Refusal(_NO_MORE_DEPTH)
-    out: dict[str, Payload] = {}
-    pairs: list[Payload] = []
-    key: Any = None
-    try:
-        for key, item in value.items():
-            if type(key) is not str or not (key.isidentifier() or is_harmless_key(key)):
-                break
-            out[key] = _encode(item, depth - 1)
-        else:
-            return out
-        for key, item in value.items():
-            pairs.append(_encode_pair(key, item, depth - 3))
-        return {TAG: "dict", "items": pairs}
-    except Refusal as refusal:
-        raise refusal.within(f"[{key!r}]") from None
+class Encoder:
+    """Encodes for readers of whom it is known which classes they have: `encode` is one for whoever has them all."""
 
+    def __init__(self, why_missing: Callable[[type], str] = lambda _cls: "") -> None:
+        """`why_missing` tells why the readers do not have a class, "" if they do; it is asked once for each."""
+        self._why_missing = why_missing
+        self._encoders: dict[type, _EncodeAny] = {int: _encode_int, list: self._list, dict: self._dict}
+        """By exact class, learned as classes occur: a subclass must not pass for its base."""
+        self._encoders |= dict.fromkeys((float, bool, type(None), bytes), lambda value, _depth: value)
 
-def _encode_pair(key: Any, item: Any, depth: int) -> list[Payload]:
-    if depth <= 0:
-        raise Refusal(_NO_MORE_DEPTH)
-    try:
-        return [_encode(key, depth), _encode(item, depth)]
-    except Refusal as refusal:
-        raise refusal.within("") from None
+    def encode(self, value: object, path: str = "") -> Payload:
+        """As the function `encode`, which see; refuses instances of what the readers do not have too."""
+        try:
+            return self._any(value, MAX_DEPTH)
+        except Refusal as refusal:
+            raise NotStorable(refusal.below(path), refusal.why) from None
 
+    def _any(self, value: object, depth: int) -> Payload:
+        """`depth` counts down the levels that are left. The classes that occur most are asked for first."""
+        cls = type(value)
+        if cls is str:
+            return encode_text(cast("str", value))
+        if cls is bool or value is None or cls is float:
+            return value
+        encoder = self._encoders.get(cls)
+        if encoder is None:
+            encoder = self._encoders[cls] = self._learn(cls)
+        return encoder(value, depth)
 
-_Encoder = Callable[[Any, int], Payload]
-_encoders: dict[type, _Encoder] = {int: _encode_int, list: _encode_list, dict: _encode_dict}
-_encoders |= dict.fromkeys((float, bool, type(None), bytes), lambda value, _depth: value)
-"""By exact class, learned as classes occur: a subclass must not pass for its base."""
-_forms: dict[type, ClassForm | None] = {}
-
-
-def _learn(cls: type) -> _Encoder:
-    known = ENCODERS.get(cls) or library_encoder(cls)
-    if known is not None:
-        _encoders[cls] = learned = _bounded(known)
-        return learned
-    form = _form(cls)
-    if form is None:
-        raise Refusal(_why_not(cls))
-    ref, named = encode_ref(cls, _encode)
-    classes = tuple(named.values())
-    encode_fields = form.encode
-
-    def encode_instance(value: Any, depth: int) -> Payload:
+    def _list(self, value: list[Any], depth: int) -> list[Payload]:
         if depth <= 0:
             raise Refusal(_NO_MORE_DEPTH)
-        for one in classes:  # each time: a notebook's cell may have been run again
-            require_found(one)
-        return encode_fields(value, {TAG: ref}, _encode, depth - 1)
+        depth -= 1
+        out: list[Payload] = []
+        try:
+            for item in value:
+                out.append(self._any(item, depth))  # noqa: PERF401 - a refusal names the item by what came before
+        except Refusal as refusal:
+            raise refusal.within(f"[{len(out)}]") from None
+        return out
 
-    _encoders[cls] = encode_instance
-    return encode_instance
-
-
-def _bounded(known: Callable[[Any, Callable[[Any, int], Payload], int], Payload]) -> _Encoder:
-    def encode_known(value: Any, depth: int) -> Payload:
-        if depth <= 1:
+    def _dict(self, value: dict[Hashable, Any], depth: int) -> Payload:
+        if depth <= 0:
             raise Refusal(_NO_MORE_DEPTH)
-        return known(value, _encode, depth - 2)
+        out: dict[str, Payload] = {}
+        pairs: list[Payload] = []
+        key: Any = None
+        try:
+            for key, item in value.items():
+                if type(key) is not str or not (key.isidentifier() or is_harmless_key(key)):
+                    break
+                out[key] = self._any(item, depth - 1)
+            else:
+                return out
+            for key, item in value.items():
+                if depth <= _LEVELS_OF_PAIRS:
+                    raise Refusal(_NO_MORE_DEPTH)
+                pairs.append([self._any(part, depth - _LEVELS_OF_PAIRS) for part in (key, item)])
+            return {TAG: "dict", "items": pairs}
+        except Refusal as refusal:
+            raise refusal.within(f"[{key!r}]") from None
 
-    return encode_known
+    def _learn(self, cls: type) -> _EncodeAny:
+        known = ENCODERS.get(cls) or library_encoder(cls)
+        if known is not None:
+            return self._bounded(known)
+        form = _form(cls)
+        if form is None:
+            raise Refusal(_why_not(cls))
+        ref, classes = encode_ref(cls, self._any)
+        for one in classes:
+            if why := self._why_missing(one):
+                raise Refusal(why)
+        encode_fields = form.encode
+
+        def encode_instance(value: Any, depth: int) -> Payload:
+            if depth <= 0:
+                raise Refusal(_NO_MORE_DEPTH)
+            for one in classes:  # each time: a notebook's cell may have been run again
+                require_found(one)
+            return encode_fields(value, {TAG: ref}, self._any, depth - 1)
+
+        return encode_instance
+
+    def _bounded(self, known: FormEncoder) -> _EncodeAny:
+        def encode_known(value: Any, depth: int) -> Payload:
+            if depth <= 1:
+                raise Refusal(_NO_MORE_DEPTH)
+            return known(value, self._any, depth - 2)
+
+        return encode_known
+
+
+_LEVELS_OF_PAIRS = 3
+"""The form of a dict, the list in it, and the pair."""
+_encoder = Encoder()
+_forms: dict[type, ClassForm | None] = {}
 
 
 def _form(cls: type) -> ClassForm | None:

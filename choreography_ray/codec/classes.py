@@ -87,7 +87,7 @@ def require_found(cls: type) -> None:
     raise Refusal(f"the class {qualname} is not found under its name in the module {module}")
 
 
-def encode_ref(cls: type[Any], encode: Encode) -> tuple[Payload, dict[str, type]]:
+def encode_ref(cls: type[Any], encode: Encode) -> tuple[Payload, tuple[type, ...]]:
     """The name of a class, as it is stored, and the classes that are named in it. Raises `Refusal`."""
     named: dict[str, type] = {}
     ref = _ref(cls, named, encode)
@@ -95,7 +95,7 @@ def encode_ref(cls: type[Any], encode: Encode) -> tuple[Payload, dict[str, type]
         require_found(one)
     if isinstance(ref, list) and resolve_ref(ref, named.__getitem__, lambda payload: payload) is not cls:
         raise Refusal(f"the generic class {cls.__qualname__} would not be found again by its arguments")
-    return cast("Payload", ref), named
+    return cast("Payload", ref), tuple(named.values())
 
 
 def _ref(what: Any, named: dict[str, type], encode: Encode) -> Payload:

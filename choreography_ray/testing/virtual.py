@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from choreography_ray.access.job import seconds_of
 from choreography_ray.access.starting import concluded, new_document, require_admission, require_startable
+from choreography_ray.codec import Encoder
 from choreography_ray.core.commands import ReportStart
 from choreography_ray.core.starting import REMOVED
 from choreography_ray.errors import JobNotFound, JobRemoved, StartJobError, StartJobReason
@@ -149,7 +150,7 @@ class VirtualCluster:
         require_startable(job_class, request)
         code = CodeRef(job_class.__module__, job_class.__qualname__)
         at = self._cluster.clock.instant().at
-        document = new_document(job_class, code, request, self._options, at, job_id, labels)
+        document = new_document(job_class, code, Encoder(), request, self._options, at, job_id, labels)
         await require_admission(job_class, request, document, SimUserCode(call_inline))
         job = await self._cluster.live(document, LivingCode(job_class))
         access = VirtualJobAccess(self._cluster, document.job_id)

@@ -11,7 +11,7 @@ import pytest
 
 from choreography_ray.client.mapping import PAGE_STEPS, MapPlan, pages_of
 from choreography_ray.code import type_reference
-from choreography_ray.codec import decode, encode
+from choreography_ray.codec import Encoder, decode, encode
 from choreography_ray.errors import StartJobError, StartJobReason, StorageUnavailable
 from choreography_ray.mapping import MapRequest, classes_for
 from choreography_ray.model import JobId, JobStatus
@@ -43,7 +43,7 @@ def opened(world: World) -> tuple[MapPlan, SimJob]:
     actor = SimJob(world, JOB, LivingCode(job_class))
     actor.code.types[type_reference(step_class)] = step_class
     world.jobs[JOB] = actor
-    return MapPlan(world.store, document, step_class, b"captured"), actor
+    return MapPlan(world.store, document, step_class, b"captured", Encoder()), actor
 
 
 @asynccontextmanager
@@ -204,7 +204,7 @@ def test_a_store_that_is_away_for_a_while_costs_time_and_nothing_else() -> None:
 
     async def play() -> None:
         plan, actor = opened(world)
-        flaky = MapPlan(Flaky(), replace(plan.document), plan._step_class, b"captured")  # type: ignore[arg-type]
+        flaky = MapPlan(Flaky(), replace(plan.document), plan._step_class, b"captured", Encoder())  # type: ignore[arg-type]
         async with upload(flaky, range(PAGE_STEPS + 7)):
             actor.live()
         await actor.ended

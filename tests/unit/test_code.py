@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import os
 import pickle
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 from pydantic import BaseModel
 
 from choreography_ray import code as code_module
+from choreography_ray.actors.connection import Connection
+from choreography_ray.client import AsyncChoreography, asynchronous
 from choreography_ray.code import describe_code, load_code
 from choreography_ray.code.ownership import defined_classes, is_installed
-from choreography_ray.codec import decode, encode
+from choreography_ray.codec import Encoder, decode, encode
 from choreography_ray.demo.jobs import IndexRequest, IndexStandardLibrary
-from choreography_ray.errors import InvalidJobType, UnknownJobType
+from choreography_ray.errors import InvalidJobType, NotStorable, StartJobError, UnknownJobType
 from choreography_ray.job import Job, JobState
+from choreography_ray.options import JobsOptions
 from choreography_ray.records import CodeRef
+from choreography_ray.storage.memory import MemoryStorage
+from choreography_ray.storage.protocol import JobFilter
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "captured" / "script.py"
@@ -483,6 +491,77 @@ def test_the_class_that_a_name_leads_to_is_captured_under_it() -> None:
             inner.__module__, inner.__qualname__ = "rerun", "Item.Inner"
         item: Any = getattr(module, "Item")  # noqa: B009 - no checker knows it
         assert defined_classes([module]) == {"rerun:Item": item, "rerun:Item.Inner": item.Inner}
+
+
+JOBS = """
+from typing import Any
+from pydantic import BaseModel
+from choreography_ray import Job, JobState, JobStep, JobStepState
+import known
+class Request(BaseModel):
+    value: Any = None
+class Draw(JobStep[Request, Any, JobStepState]):
+    def initialize_state(self, request):
+        pass
+    def perform_step(self, state, context):
+        return 1
+class DrawAll(Job[Request, JobState]):
+    def prepare_steps(self, request):
+        return [self.create_step(Draw, request)]
+def draw(shape):
+    return shape
+"""
+SHAPES = """
+import threading
+from pydantic import BaseModel
+class Circle(BaseModel):
+    radius: int = 1
+class Lock(BaseModel):
+    lock: object = threading.Thread()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Modules of a user: `jobs` imports `known`, and nobody imports `unknown`."""
+    for name, text in (("jobs", JOBS), ("known", SHAPES), ("unknown", SHAPES)):
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with patch.dict(sys.modules):
+        yield tmp_path
+
+
+@pytest.mark.parametrize("way", ["start", "map"])
+def test_a_start_with_a_value_whose_class_no_other_process_would_have_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """With its path, and before anything is saved: the job could only be found to be broken."""
+    monkeypatch.setattr(asynchronous, "own_runtime_env", dict[str, Any])  # asks Ray
+    jobs, known, unknown = map(import_module, ("jobs", "known", "unknown"))
+    storage = MemoryStorage()
+    cluster: Any = object()
+    client = AsyncChoreography(storage, Connection("test", ""), JobsOptions(), cluster)
+
+    async def start(job: Any, *values: Any) -> None:
+        await (client.start(job, jobs.Request(value=[*values])) if way == "start" else client.map(job, values))
+
+    job = jobs.DrawAll if way == "start" else jobs.draw
+    place = {"start": r"request\.value\[1\]", "map": r"items\[1\]"}[way]
+    for value, why in (
+        (unknown.Circle(), "the class unknown:Circle is neither installed nor captured with '.raw.*': import it"),
+        (known.Lock(), "the class known:Lock could not be captured: "),
+    ):
+        with pytest.raises((NotStorable, StartJobError), match=f"{place}: {why}"):
+            asyncio.run(start(job, known.Circle(), value))
+        assert asyncio.run(storage.list_jobs(JobFilter())) == []
+
+
+def test_an_installed_job_is_refused_a_value_of_a_class_that_is_not(folder: Path) -> None:
+    """Its code is imported, so that there is no copy that the class could come with."""
+    encode = Encoder(load_code(describe_code(IndexStandardLibrary)[0]).why_missing).encode
+    assert encode([IndexRequest(root="", out="", run=""), folder, CodeRef("a", "b")])
+    with pytest.raises(NotStorable, match=r"\[1\].*known:Circle is neither installed nor captured with"):
+        encode([1, import_module("known").Circle()])
 
 
 def test_a_job_defined_inside_a_function_is_captured_too() -> None:
