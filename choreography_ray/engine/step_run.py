@@ -174,6 +174,8 @@ class StepRun:
 
     async def read_results(self, stage: int | None, after: int) -> ResultsPage:
         """A page of kept results of earlier stages, or of one of them, as far as the job keeps any."""
+        if stage is not None and stage >= self._stage:
+            return ResultsPage((), None)  # what is kept of it by now is a matter of luck
         around = self._around
         before = self._stage if stage is None else None
         page = await around.writer.certain(
