@@ -31,6 +31,7 @@ import cloudpickle.cloudpickle
 from pydantic import BaseModel
 from pydantic.dataclasses import rebuild_dataclass
 
+from choreography_ray.code.annotations import mentioned_in_annotations
 from choreography_ray.code.enums import is_member_by_value, reduce_enum, reduce_member
 from choreography_ray.errors import InvalidJobType
 
@@ -271,7 +272,7 @@ def capture(
         for name in modules:
             content = {key: value for key, value in vars(modules[name]).items() if key not in _MODULE_NOISE}
             if name == "__main__" and name not in referenced:
-                continue
+                content = mentioned_in_annotations(modules[name], kept.values())
             members[name], absent[name] = _divide(content, modules)
         bundle = Bundle(job, kept, missing, members, absent)
         payload = _dump(bundle, modules)[0]
@@ -334,9 +335,13 @@ def restore(payload: bytes, *, is_alone: bool = False) -> tuple[Bundle, dict[str
     """
     unpickler = _Unpickler(payload)
     bundle = _load(unpickler)
-    modules = {name: module for name, module in unpickler.modules.items() if name != "__main__"}
+    modules = dict(unpickler.modules)
+    main = modules.pop("__main__")
     _finder.add(modules, comes_first=is_alone)
     if is_alone:
+        # The process's own stays, with its names; whoever looks a class up by its module finds it there.
+        for name, value in vars(main).items():
+            vars(sys.modules["__main__"]).setdefault(name, value)
         for name in modules:
             importlib.import_module(name)
             _cloudpickle.register_pickle_by_value(sys.modules[name])
@@ -347,21 +352,44 @@ def _load(unpickler: _Unpickler) -> Bundle:
     before, _revived.classes, _revived.last = (_revived.classes, _revived.last), [], []
     try:
         bundle = unpickler.load()
+        if not isinstance(bundle, Bundle):
+            raise TypeError(f"a captured copy holds a Bundle, this one a {type(bundle).__name__}")
+        for name, content in bundle.members.items():
+            module = unpickler.persistent_load(name)
+            vars(module).update(content)
+            _explain_absent(module, bundle.absent.get(name, {}))
+        main = unpickler.persistent_load("__main__")
+        for name, cls in bundle.types.items():
+            module_name, _, qualname = name.partition(":")
+            # cloudpickle makes a class from its plain name; stored values name it by the qualified one.
+            cls.__qualname__ = qualname
+            if module_name == "__main__" and cls.__name__ == qualname:
+                vars(main).setdefault(qualname, cls)
         for cls, name, value in _revived.last:
             setattr(cls, name, value)
-        _complete_models()
+        with _in_place(unpickler.modules):
+            _complete_models()
     finally:
         _revived.classes, _revived.last = before
-    if not isinstance(bundle, Bundle):
-        raise TypeError(f"a captured copy holds a Bundle, this one a {type(bundle).__name__}")
-    for name, cls in bundle.types.items():
-        # cloudpickle makes a class from its plain name; stored values name it by the qualified one.
-        cls.__qualname__ = name.partition(":")[2]
-    for name, content in bundle.members.items():
-        module = unpickler.persistent_load(name)
-        vars(module).update(content)
-        _explain_absent(module, bundle.absent.get(name, {}))
     return bundle
+
+
+@contextmanager
+def _in_place(modules: Mapping[str, ModuleType]) -> Generator[None]:
+    """For a moment these are the modules of the process: annotations that are text are looked up in the module of
+    their class, by its name, and what this process has under that name may be another.
+    """
+    with _registry:
+        before = {name: sys.modules.get(name) for name in modules}
+        sys.modules.update(modules)
+        try:
+            yield
+        finally:
+            for name, module in before.items():
+                if module is None:
+                    del sys.modules[name]
+                else:
+                    sys.modules[name] = module
 
 
 def _explain_absent(module: ModuleType, absent: Mapping[str, str]) -> None:

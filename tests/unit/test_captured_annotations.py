@@ -1,0 +1,123 @@
+"""Do annotations that are text mean in a copy what they meant where it was made [S13]?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_code import run_python
+
+KINDS = """
+from __future__ import annotations
+
+import dataclasses, pickle, typing
+from datetime import datetime as moment
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+import pydantic
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
+from choreography_ray import Job, JobState
+
+Count = Annotated[int, Field(gt=0)]
+
+@dataclasses.dataclass
+class Plain:
+    when: moment | None = None
+    inner: list[Plain] = dataclasses.field(default_factory=list)
+class Pair(NamedTuple):
+    when: moment
+    count: Count = 1
+class Typed(TypedDict):
+    when: moment
+    shape: Shape
+@pydantic.dataclasses.dataclass
+class Checked:
+    when: moment | None = None
+    shape: Shape | None = None
+T = TypeVar("T", bound="Shape")
+class Box(BaseModel, Generic[T]):
+    item: T
+class Shape(BaseModel):
+    side: int = 1
+class Many(BaseModel):
+    plain: Plain
+    pair: Pair
+    typed: Typed
+    checked: Checked
+    box: Box[Shape]
+    @pydantic.computed_field
+    @property
+    def when(self) -> moment | None: return self.plain.when
+
+def told():
+    class Local(BaseModel):
+        when: moment
+        shape: Shape
+    @dataclasses.dataclass
+    class Loose:
+        count: Count
+    day = "2020-01-02"
+    many = Many(
+        plain={"when": day, "inner": [{"when": day}]}, pair=[day], typed={"when": day, "shape": {"side": "2"}},
+        checked={"when": day, "shape": {}}, box={"item": {"side": "3"}},
+    )
+    hints = typing.get_type_hints(Plain)["when"], typing.get_type_hints(Loose, include_extras=True)["count"]
+    return [
+        repr(many), many.model_dump_json(), repr(Local(when=day, shape={})), repr(Checked(when=day)), repr(hints),
+        repr(pydantic.TypeAdapter(Plain).validate_python({"when": day})),
+        repr(pydantic.TypeAdapter(Loose).validate_python({"count": "2"})),
+        repr(Box(item=Shape())), repr(pickle.loads(pickle.dumps(Shape(side=4)))),
+    ]
+
+class Nothing(BaseModel): pass
+class Work(Job[Nothing, JobState]):
+    def prepare_steps(self, request): return told()
+"""
+WRITE = """
+import json, pickle, sys
+from choreography_ray.code import describe_code
+pickle.dump((describe_code({job}), json.dumps({told}())), open("out", "wb"))
+"""
+TRY = """
+from choreography_ray.code import describe_code
+try:
+    describe_code(Work)
+except Exception as error:
+    print(error)
+"""
+READ = """
+import json, pickle, sys
+from choreography_ray.code import load_code
+(ref, copy), told = pickle.load(open(sys.argv[1], "rb"))
+job = load_code(ref, copy, is_alone=True).job_class
+print(json.dumps([json.loads(told), job().prepare_steps(None)]))
+"""
+
+
+@pytest.mark.parametrize("place", ["script", "module"])
+def test_annotations_that_are_text_are_found_where_the_script_and_its_modules_are_not(
+    place: str, tmp_path: Path
+) -> None:
+    """In models, dataclasses, tuples, dicts, type variables, and in what bodies define, ask for, and pickle."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    if place == "script":
+        (here / "script.py").write_text(KINDS + WRITE.format(job="Work", told="told"))
+    else:
+        (here / "kinds.py").write_text(KINDS)
+        (here / "script.py").write_text("import kinds\n" + WRITE.format(job="kinds.Work", told="kinds.told"))
+    run_python(str(here / "script.py"), cwd=here)
+    told, again = json.loads(run_python("-c", READ, str(here / "out"), cwd=there))
+    assert again == told
+
+
+def test_a_copy_whose_annotations_mean_nothing_elsewhere_is_refused(tmp_path: Path) -> None:
+    """The trial does not find what only this process has: a function that an annotation calls is not taken along."""
+    script = KINDS.replace(
+        "@dataclasses.dataclass\nclass Plain", "def odd(): return moment\n\n@dataclasses.dataclass\nclass Plain"
+    )
+    script = script.replace("    when: moment\n    count", "    when: odd()\n    count")
+    assert "its captured copy would not load (" in run_python("-c", script + TRY, cwd=tmp_path)
