@@ -131,7 +131,7 @@ def measure(size: Size) -> list[Finding]:
     return [Finding(what, "steps/s", tuple(ours), against, tuple(other), at_least(0.3), settings)]
 
 
-BENCHMARK = Benchmark("store_ceiling", __doc__ or "", measure, Size(20_000, 2), Size(50_000, 5))
+BENCHMARK = Benchmark("store_ceiling", __doc__ or "", measure, Size(50_000, 1), Size(100_000, 3))
 
 if __name__ == "__main__":
     BENCHMARK.main()

@@ -46,7 +46,7 @@ def measure(size: Size) -> list[Finding]:
     ]
 
 
-BENCHMARK = Benchmark("warm_steps", __doc__ or "", measure, Size(20_000, 3), Size(50_000, 5))
+BENCHMARK = Benchmark("warm_steps", __doc__ or "", measure, Size(50_000, 2), Size(100_000, 5))
 
 if __name__ == "__main__":
     BENCHMARK.main()
