@@ -33,6 +33,7 @@ from pydantic.dataclasses import rebuild_dataclass
 
 from choreography_ray.code.annotations import mentioned_in_annotations
 from choreography_ray.code.enums import is_member_by_value, reduce_enum, reduce_member
+from choreography_ray.code.ownership import stream_name
 from choreography_ray.errors import InvalidJobType
 
 if TYPE_CHECKING:
@@ -90,9 +91,8 @@ class _Pickler(_CloudPickler):
             return _reduce_code(obj)
         if type(obj) in _LOCKS:
             return _LOCKS[type(obj)], ()
-        for stream in ("stdin", "stdout", "stderr"):
-            if obj is getattr(sys, stream):
-                return getattr, (sys, stream)
+        if (stream := stream_name(obj)) is not None:
+            return getattr, (sys, stream)
         if (why := _tie(obj)) is not None:
             raise pickle.PicklingError(why)
         if is_member_by_value(obj):

@@ -59,10 +59,15 @@ def make_member(cls: type[Enum], built_in: Any, arguments: tuple[Any, ...], name
 
 
 _Attributes = dict[str, Any]
+_State = _Attributes | tuple[_Attributes | None, _Attributes]
 
 
-def set_member(member: Enum, state: _Attributes | tuple[_Attributes | None, _Attributes]) -> None:
-    """Give a member its attributes, and those in slots, whatever its class says to assignments."""
-    for attributes in state if isinstance(state, tuple) else (state,):
-        for name, value in (attributes or {}).items():
-            object.__setattr__(member, name, value)
+def set_member(member: Enum, state: _State) -> None:
+    """Give a member its attributes, whatever its class says to assignments."""
+    for name, value in attributes_in(state):
+        object.__setattr__(member, name, value)
+
+
+def attributes_in(state: _State) -> list[tuple[str, Any]]:
+    """Names and values in the state of a reduced member, those in slots last."""
+    return [item for part in (state if isinstance(state, tuple) else (state,)) for item in (part or {}).items()]

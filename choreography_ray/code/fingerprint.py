@@ -12,13 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
-from typing import Any, cast
+from typing import Any, ForwardRef, TypeVar, cast
+
+import cloudpickle
 
 from choreography_ray.code.blame import names_in
-from choreography_ray.code.ownership import contents_of
+from choreography_ray.code.enums import attributes_in, reduce_member
+from choreography_ray.code.ownership import contents_of, stream_name
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range)
 
@@ -35,11 +40,16 @@ _DERIVED = frozenset(
         "__static_attributes__",
         "__weakref__",
         "_abc_impl",
+        "_value2member_map_",
     }
 )
-"""Entries of a class that Python makes from the others, or that tell where it stands."""
+"""Entries of a class that Python makes from the others, that tell where it stands, or that are filled by its use."""
 
-_PYDANTIC_KEPT = frozenset({"__pydantic_fields__", "__pydantic_generic_metadata__"})
+_DERIVED_OF_MEMBER = frozenset({"__objclass__", "_inverted_", "_sort_order_"})
+_PYDANTIC_KEPT = frozenset({"__pydantic_config__", "__pydantic_fields__", "__pydantic_generic_metadata__"})
+_NAMELY = ("__wrapped__", "__supertype__", "__value__", "__bound__", "__constraints__")
+"""What is behind an object that pickles as a name: a cached function, a new type, an alias of a type, a variable."""
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
 def fingerprint(root: object, is_by_value: Callable[[str], bool]) -> str:
@@ -94,8 +104,7 @@ class _Walk:
     def _visit_once(self, value: object) -> None:
         match value:
             case Enum():
-                self._token("member", value.name)
-                self._visit(type(value))
+                self._visit_member(value)
             case _ if type(value) in {list, tuple}:
                 self._each(type(value).__name__, cast("list[object]", value))
             case _ if type(value) in {dict, MappingProxyType}:
@@ -115,6 +124,12 @@ class _Walk:
                 self._each("cell", contents_of(value))
             case type():
                 self._visit_class(value)
+            case ForwardRef():
+                self._token("forward", value.__forward_arg__)
+            case _ if isinstance(value, _LOCKS):
+                self._token("lock", type(value).__name__)
+            case _ if (stream := stream_name(value)) is not None:
+                self._token("stream", stream)
             case _:
                 self._visit_parts(value)
 
@@ -137,7 +152,7 @@ class _Walk:
             return
         self._token("own function", function.__qualname__)
         self._each("", [function.__code__, function.__defaults__, function.__kwdefaults__, function.__closure__])
-        self._visit(function.__dict__)
+        self._each("", [function.__dict__, function.__annotations__])
         for name in sorted(function.__globals__.keys() & set(names_in(function.__code__))):
             self._token("global", name)
             self._visit(function.__globals__[name])
@@ -150,7 +165,7 @@ class _Walk:
         if generic and generic["origin"]:
             self._each("of", [generic["origin"], generic["args"]])  # pydantic derives the rest
             return
-        self._each("bases", cls.__dict__.get("__orig_bases__", cls.__bases__))
+        self._each("bases", [*cls.__dict__.get("__orig_bases__", cls.__bases__), type(cls)])
         for name, member in sorted(vars(cls).items()):
             is_derived = name in _DERIVED or (name.startswith("__pydantic_") and name not in _PYDANTIC_KEPT)
             if not is_derived:
@@ -160,23 +175,43 @@ class _Walk:
             self._token("rule", rule)
             self._visit(how)
 
+    def _visit_member(self, member: Enum) -> None:
+        cls = type(member)
+        self._token("member", member.name)
+        self._visit(cls)
+        if self._is_walked(cls.__module__, cls.__qualname__):
+            _, (_, _, mixed_in, _), state, *_ = reduce_member(member)
+            own = {name: value for name, value in attributes_in(state) if name not in _DERIVED_OF_MEMBER}
+            self._each("made of", [mixed_in, own])
+
     def _visit_parts(self, value: object) -> None:
-        """Any other object: what pickle would take it apart into; only its type where that cannot be told."""
+        """Any other object: what pickle would take it apart into; what cannot be told is new each time."""
         self._visit(type(value))
         try:
-            parts = value.__reduce_ex__(4)
-        except Exception:  # noqa: BLE001 - what cannot be taken apart cannot be captured with content either
-            self._token("opaque")
+            parts = _taken_apart(value)
+        except Exception:  # noqa: BLE001 - it runs code of the user
+            self._token("opaque", uuid.uuid4())
             return
         if isinstance(parts, str):
             self._token("named", parts)
-            self._visit(getattr(value, "__wrapped__", None))  # of a cached function
-            self._visit(getattr(value, "__supertype__", None))  # of a NewType
+            known: Any = value
+            self._each("namely", [getattr(known, name, None) for name in _NAMELY])
+            self._visit(known.cache_parameters() if hasattr(known, "cache_parameters") else None)
             return
         constructor, arguments, *rest = parts
         self._each("made by", [constructor, arguments])
         for more in rest:
             self._visit(list(cast("Iterator[object]", more)) if isinstance(more, Iterator) else more)
+
+
+def _taken_apart(value: object) -> Any:
+    # cloudpickle numbers type variables by chance.
+    how = None if isinstance(value, TypeVar) else _how_to_reduce.get(type(value))
+    return how(value) if how else value.__reduce_ex__(4)
+
+
+_how_to_reduce: Mapping[type, Callable[[Any], Any]] = cast("Any", cloudpickle).CloudPickler.dispatch_table
+"""What copyreg and cloudpickle know of types that do not take themselves apart."""
 
 
 def _pydantic_rules(cls: type) -> list[tuple[str, object]]:

@@ -104,6 +104,11 @@ def contents_of(cell: CellType) -> list[object]:
         return []
 
 
+def stream_name(value: object) -> str | None:
+    """Under which name in `sys` a stream of this process is found, which is another object in every process."""
+    return next((name for name in ("stdin", "stdout", "stderr") if value is getattr(sys, name)), None)
+
+
 def user_modules(roots: Iterable[object]) -> dict[str, ModuleType]:
     """The modules of the user that these objects can reach, by name: their own, and what those refer to or import."""
     found: dict[str, ModuleType] = {}
