@@ -150,7 +150,7 @@ def load_code(ref: CodeRef, captured: bytes | None = None, *, is_alone: bool = F
     """
     with _lock:
         key = _signing_key() if ref.digest else None
-        if key and not hmac.compare_digest(ref.signature, _sign_ref(key, ref)):
+        if key and not _is_same(ref.signature, _sign_ref(key, ref)):
             raise UnknownJobType(_title(ref), "the record's reference to its code is not signed with this signing key")
         if (known := _loaded.get(ref)) is None:
             known = _load_captured(ref, captured, key, is_alone) if ref.digest else _load_imported(ref)
@@ -172,13 +172,13 @@ def _load_captured(ref: CodeRef, captured: bytes | None, key: str | None, is_alo
     try:
         header = json.loads(head)
         expected, signature, version = str(header["sha256"]), str(header["signature"]), header["format"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise UnknownJobType(_title(ref), "its captured copy is damaged: it has no readable header") from None
     if version != _FORMAT:
         raise UnknownJobType(_title(ref), f"its captured copy has format {version}, this version reads {_FORMAT}")
-    if key and not hmac.compare_digest(signature, _sign_copy(key, ref.digest, payload)):
+    if key and not _is_same(signature, _sign_copy(key, ref.digest, payload)):
         raise UnknownJobType(_title(ref), "its captured copy is not signed with this signing key")
-    if not hmac.compare_digest(expected, hashlib.sha256(payload).hexdigest()):
+    if not _is_same(expected, hashlib.sha256(payload).hexdigest()):
         raise UnknownJobType(_title(ref), "its captured copy is damaged: the content does not match its checksum")
     from choreography_ray.code.capture import restore
 
@@ -259,6 +259,11 @@ def _sign_copy(key: str, digest: str, payload: bytes) -> str:
 def _sign_ref(key: str, ref: CodeRef) -> str:
     fields = json.dumps(["ref", ref.module, ref.qualname, ref.digest, ref.python])
     return hmac.digest(key.encode(), fields.encode(), "sha256").hex()
+
+
+def _is_same(claimed: str, expected: str) -> bool:
+    # As bytes: of text it compares ASCII only, and what is claimed may be anything.
+    return hmac.compare_digest(claimed.encode("utf-8", "surrogatepass"), expected.encode())
 
 
 def _title(ref: CodeRef) -> str:

@@ -428,7 +428,22 @@ def test_code_that_cannot_be_loaded_is_told_in_a_sentence(ref: CodeRef, why: str
         load_code(ref, None)
 
 
-@pytest.mark.parametrize("damage", [lambda copy: copy[:-5], lambda copy: b"nonsense", lambda copy: b""])
+def with_header(copy: bytes, **fields: str) -> bytes:
+    """The copy with other fields in its header."""
+    head, _, payload = copy.partition(b"\n")
+    return json.dumps({**json.loads(head), **fields}).encode() + b"\n" + payload
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda copy: copy[:-5],
+        lambda copy: b"nonsense",
+        lambda copy: b"",
+        lambda copy: b"[" * 100_000,
+        lambda copy: with_header(copy, sha256="\u00fc\ud800"),
+    ],
+)
 def test_a_damaged_copy_is_refused(captured: Captured, damage: Any) -> None:
     """A copy that is cut short or is something else is not unpickled."""
     other = dataclasses.replace(captured.ref, qualname="Damaged")
@@ -456,8 +471,7 @@ def test_with_a_signing_key_only_copies_signed_with_it_are_loaded(
     """Signed: loads. Unsigned, signed with another key, changed, or swapped for another record's: refused [S13]."""
     signed = capture_script(tmp_path, CHOREOGRAPHY_SIGNING_KEY="secret")
     assert signed.ref.digest != captured.ref.digest, "a signed copy must not be stored where an unsigned one is"
-    forged_header = {**json.loads(captured.copy.partition(b"\n")[0]), "signature": "00"}
-    forged = json.dumps(forged_header).encode() + b"\n" + captured.copy.partition(b"\n")[2]
+    forged = with_header(captured.copy, signature="00")
     monkeypatch.setenv("CHOREOGRAPHY_SIGNING_KEY", "another")
     with pytest.raises(UnknownJobType, match="not signed with this signing key"):
         load_code(signed.ref, signed.copy)
@@ -466,6 +480,8 @@ def test_with_a_signing_key_only_copies_signed_with_it_are_loaded(
         (captured.ref, captured.copy),
         (signed.ref, captured.copy),
         (signed.ref, forged),
+        (signed.ref, with_header(captured.copy, signature="\u00fc\ud800")),
+        (dataclasses.replace(signed.ref, signature="\u00fc"), signed.copy),
         (dataclasses.replace(signed.ref, qualname="Other"), signed.copy),
     ]:
         with pytest.raises(UnknownJobType, match="not signed with this signing key"):
