@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache, cached_property, lru_cache, partial, partialmethod
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
@@ -72,28 +72,57 @@ def _provides(root: Path, names: frozenset[str], top: str) -> bool:
 
 
 def owners_of(function: object) -> list[object]:
-    """A callable and what it holds: what it is bound or applied to, defaults, and what its closure has caught."""
+    """A callable and what it holds: what it is bound or applied to, defaults, what its closure has caught, and so on.
+
+    Goes into containers, and into the bodies of classes of the user, to a bounded number of objects.
+    """
     met: list[object] = [function]
+    known = {id(function)}
     for each in met:
-        held: list[object] = []
-        if isinstance(each, partial):
-            held = [each.func, *each.args, *each.keywords.values()]  # pyright: ignore[reportUnknownMemberType]
-        elif isinstance(each, MethodType):
-            held = [each.__func__, each.__self__]
-        elif isinstance(each, FunctionType):
-            held = [*(each.__defaults__ or ()), *(each.__kwdefaults__ or {}).values(), *each.__dict__.values()]
-            held += [content for cell in each.__closure__ or () for content in contents_of(cell)]
-        elif isinstance(each, list | tuple | set | frozenset):
-            held = list(cast("Iterable[object]", each))
-        elif isinstance(each, dict):
-            held = list(cast("dict[object, object]", each).values())
-        met.extend(one for one in held if not any(one is known for known in met))
+        for held in _held_by(each):
+            if type(held) not in _PLAIN and id(held) not in known:
+                known.add(id(held))
+                met.append(held)
         if len(met) > _MAX_OWNERS:
             break
     return met
 
 
 _MAX_OWNERS = 1_000
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
+"""They hold nothing, and a table of data may have many."""
+
+
+def _held_by(each: object) -> Iterable[object]:
+    if isinstance(each, partial):
+        return [each.func, *each.args, *each.keywords.values()]  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(each, MethodType):
+        return [each.__func__, each.__self__]
+    if isinstance(each, FunctionType):
+        held = [*(each.__defaults__ or ()), *(each.__kwdefaults__ or {}).values(), *each.__dict__.values()]
+        return held + [content for cell in each.__closure__ or () for content in contents_of(cell)]
+    if isinstance(each, list | tuple | set | frozenset):
+        return list(cast("Iterable[object]", each))
+    if isinstance(each, dict):
+        return list(cast("dict[object, object]", each).values())
+    if isinstance(each, type):
+        module = sys.modules.get(each.__module__)
+        return [] if module is None or is_installed(module) else list(vars(each).values())
+    return _wrapped_by(each)
+
+
+def _wrapped_by(member: object) -> list[object]:
+    """The functions behind a descriptor in the body of a class, or behind a cache."""
+    if isinstance(member, property):
+        return [member.fget, member.fset, member.fdel]
+    if isinstance(member, cached_property | partialmethod):
+        return [cast("Any", member).func]
+    if isinstance(member, staticmethod | classmethod | _Cached):
+        return [cast("Any", member).__wrapped__]
+    return []
+
+
+_Cached: Any = type(lru_cache(len))
 
 
 def contents_of(cell: CellType) -> list[object]:
@@ -141,20 +170,26 @@ def _neighbours(module: ModuleType) -> Iterator[ModuleType | None]:
             owner = None
         if isinstance(owner, str):
             yield sys.modules.get(owner)
-        if owner == module.__name__:
-            for function in functions_of(value):
-                yield from _imports(function)
+        if owner == module.__name__ or isinstance(value, _HOLDERS):
+            for each in owners_of(value):
+                if isinstance(each, FunctionType):
+                    home = each.__globals__.get("__name__")
+                    yield sys.modules.get(str(home))
+                    if home == module.__name__:
+                        yield from _imports(each)
+
+
+_HOLDERS = (partial, list, tuple, set, frozenset, dict, _Cached, MethodType)
+"""What a module makes of functions, and what does not tell that it did."""
 
 
 def functions_of(value: object) -> Iterator[FunctionType]:
-    """A function itself, or the functions in the body of a class."""
+    """A function itself, or the functions in the body of a class, also those behind properties and the like."""
     if isinstance(value, FunctionType):
         yield value
     elif isinstance(value, type):
         for member in vars(value).values():
-            inner = getattr(member, "__func__", member)
-            if isinstance(inner, FunctionType):
-                yield inner
+            yield from (inner for inner in (member, *_wrapped_by(member)) if isinstance(inner, FunctionType))
 
 
 def _imports(function: FunctionType) -> Iterator[ModuleType | None]:

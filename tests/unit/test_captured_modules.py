@@ -178,3 +178,66 @@ def test_tasks_of_ray_that_a_body_starts_need_no_captured_module(captured: Path,
     run_python("-c", TASK, str(captured), str(tmp_path / "task"), cwd=tmp_path)
     called = "import pickle, sys; assert pickle.load(open(sys.argv[1], 'rb')).__name__ == 'told'; print('found')"
     assert run_python("-c", called, str(tmp_path / "task"), cwd=tmp_path).strip() == "found"
+
+
+LAZY = """
+import functools, json, pickle
+from pydantic import BaseModel
+from choreography_ray import Job, JobState
+from choreography_ray.code import describe_code
+
+def wrapping(function):
+    @functools.wraps(function)
+    def inner(*arguments): return function(*arguments)
+    return inner
+
+@wrapping
+def wrapped():
+    import wrapped_helper
+    return wrapped_helper.told
+
+class Outer:
+    @property
+    def behind(self):
+        import property_helper
+        return property_helper.told
+    @functools.cached_property
+    def once(self):
+        import cached_helper
+        return cached_helper.told
+    class Inner:
+        @staticmethod
+        def nested():
+            import nested_helper
+            return nested_helper.told
+
+def applied(_):
+    import partial_helper
+    return partial_helper.told
+TABLE = {"applied": functools.partial(applied, 1)}
+del applied
+
+class Nothing(BaseModel): pass
+class Work(Job[Nothing, JobState]):
+    def prepare_steps(self, request):
+        return [wrapped(), Outer().behind, Outer().once, Outer.Inner.nested(), TABLE["applied"]()]
+pickle.dump(describe_code(Work), open("out", "wb"))
+"""
+
+
+def test_modules_that_functions_import_are_found_wherever_the_functions_are_held(tmp_path: Path) -> None:
+    """Behind a decorator, a property, in a class within a class, in a table of partial applications."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    kinds = ["wrapped", "property", "cached", "nested", "partial"]
+    for kind in kinds:
+        (here / f"{kind}_helper.py").write_text(f"told = {kind!r}\n")
+    (here / "script.py").write_text(LAZY)
+    run_python(str(here / "script.py"), cwd=here)
+    read = (
+        "import json, pickle, sys; from choreography_ray.code import load_code; "
+        "loaded = load_code(*pickle.load(open(sys.argv[1], 'rb')), is_alone=True); "
+        "print(json.dumps(loaded.job_class().prepare_steps(None)))"
+    )
+    assert json.loads(run_python("-c", read, str(here / "out"), cwd=there)) == kinds
