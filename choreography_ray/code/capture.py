@@ -339,9 +339,9 @@ def restore(payload: bytes, *, is_alone: bool = False) -> tuple[Bundle, dict[str
     main = modules.pop("__main__")
     _finder.add(modules, comes_first=is_alone)
     if is_alone:
-        # The process's own stays, with its names; whoever looks a class up by its module finds it there.
-        for name, value in vars(main).items():
-            vars(sys.modules["__main__"]).setdefault(name, value)
+        # The process's own stays; whoever looks a class of the script up by its module finds it there.
+        names = {name: value for name, value in vars(main).items() if not name.startswith("__")}
+        vars(sys.modules["__main__"]).update(names)
         for name in modules:
             importlib.import_module(name)
             _cloudpickle.register_pickle_by_value(sys.modules[name])

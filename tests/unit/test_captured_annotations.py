@@ -88,6 +88,7 @@ except Exception as error:
     print(error)
 """
 READ = """
+moment = "another thing of this process"
 import json, pickle, sys
 from choreography_ray.code import load_code
 (ref, copy), told = pickle.load(open(sys.argv[1], "rb"))
