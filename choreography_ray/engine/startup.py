@@ -18,7 +18,7 @@ from choreography_ray.engine.hooks import Hooks
 from choreography_ray.engine.ports import Loaded, UserCode
 from choreography_ray.engine.rest import Desk
 from choreography_ray.engine.writes import JobWriter, Writer
-from choreography_ray.errors import ChoreographyError, Fenced, NotStorable, StartJobReason, TooLarge
+from choreography_ray.errors import ChoreographyError, Fenced, NotStorable, StartJobReason, TooLarge, UnknownJobType
 from choreography_ray.job import StepDetails
 from choreography_ray.model import JobStatus, StepId
 from choreography_ray.records import (
@@ -185,7 +185,7 @@ class Startup:
             try:
                 request = encode(step.request, "request")
                 kind = self._kind(step)
-            except (NotStorable, TooLarge) as error:
+            except (NotStorable, TooLarge, UnknownJobType) as error:
                 raise _invalid(f"step {step.step_id!r}: {error}") from error
             planned.append(PlannedStep(step.step_id, step.name, kind, request))
         return tuple(planned)
@@ -195,6 +195,8 @@ class Startup:
         if step.ray_options is cls.ray_options and (plain := self._plain_kinds.get((step.stage, cls))) is not None:
             return plain
         step_type = f"{cls.__module__}:{cls.__qualname__}"
+        if self._code.resolve(step_type) is not cls:
+            raise NotStorable("step_class", f"another class has its name, {step_type}, by which hosts find it")
         key = (step.stage, step_type, repr(sorted(step.ray_options.items())))
         index = self._kind_index.get(key)
         if index is None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from choreography_ray import (
     StartJobError,
     StartJobReason,
     StepContext,
+    StepDetails,
     StepRefused,
     StopJobError,
 )
@@ -191,6 +193,35 @@ def test_an_id_is_taken_and_what_cannot_start_raises(cluster: VirtualCluster) ->
     with pytest.raises(StartJobError) as caught:
         cluster.start(Import, Order(names=["refused"]))
     assert caught.value.reason is StartJobReason.COULD_NOT_PREPARE_JOB_STEPS
+
+
+def _answering(answer: int) -> type[JobStep[Order, int, JobStepState]]:
+    class Answer(JobStep[Order, int, JobStepState]):
+        def initialize_state(self, request: Order) -> None:
+            """It needs nothing."""
+
+        async def perform_step(self, state: JobStepState, context: StepContext) -> int:
+            return answer
+
+    return Answer
+
+
+def test_step_classes_of_one_name_are_refused_as_hosts_would_perform_one_for_the_other(cluster: VirtualCluster) -> None:
+    one, two = _answering(1), _answering(2)
+
+    class Answers(Job[Order, JobState]):
+        keep_results = True
+
+        def prepare_steps(self, request: Order) -> Iterator[StepDetails]:
+            for name, cls in (("two", two), ("one", one))[: len(request.names)]:
+                yield self.create_step(cls, request, step_id=name)
+
+    job = cluster.start(Answers, Order(names=["two"]))
+    job.assert_succeeded()
+    assert list(job.results()) == [("two", 2)]
+    with pytest.raises(StartJobError, match=r"step 'one': step_class: another class has its name, .*Answer") as caught:
+        cluster.start(Answers, Order(names=["two", "one"]))
+    assert caught.value.reason is StartJobReason.INVALID_STEP_PLAN
 
 
 def test_processes_die_messages_are_lost_and_the_store_is_away(cluster: VirtualCluster) -> None:
