@@ -55,7 +55,7 @@ def explain(job: Situation, admission: Admission, time: Instant) -> Explained:
     running, waits = _explain_hosts(job)
     asked_again = _asked_again(admission, time)
     waits += [
-        *_startable(job, admission, asked_again),
+        *_startable(job, admission, asked_again, time.now),
         *_retries(job, time),
         *_later_stages(job, admission, asked_again),
     ]
@@ -106,7 +106,7 @@ def _reason_of(view: HostView) -> WaitReason:
     return WaitReason.RESOURCES if view.is_waiting else WaitReason.HOST
 
 
-def _startable(job: Situation, admission: Admission, asked_again: datetime | None) -> Iterator[Waits]:
+def _startable(job: Situation, admission: Admission, asked_again: datetime | None, now: float) -> Iterator[Waits]:
     """Steps that nothing but the job's bounds, or a pause of it, keeps from starting."""
     steps = job.queue.waiting
     examples = tuple(islice(job.queue.next_ordinals(), EXAMPLES))
@@ -125,7 +125,7 @@ def _startable(job: Situation, admission: Admission, asked_again: datetime | Non
     if inside and starting >= most:
         told = f"{starting} actors are being started, and max_concurrent_step_starts is {most}"
         yield Waits(WaitReason.STARTS, inside, told, examples)
-    elif inside and job.waits_for_warm_since is not None:
+    elif inside and job.waits_for_warm_until(now) is not None:
         yield Waits(WaitReason.HOST, inside, "one of the warm actors is about to be free", examples)
     elif inside:
         used = sum(held.width for held in job.slots.held)

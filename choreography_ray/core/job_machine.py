@@ -447,7 +447,7 @@ class JobMachine:
         times = (
             None if job.owes_resume else job.queue.next_due,
             job.hosts.next_idle_end,
-            self._placing.wake_at(now),
+            job.waits_for_warm_until(now),
             job.slots.next_due(),
             job.start.wake_at,
             self._admission.ask_again_at,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from choreography_ray.core import commands as c
 from choreography_ray.core.hosts import HostPhase, HostView, host_id
 from choreography_ray.core.instant import Instant
-from choreography_ray.core.policies import HOST_START_SECONDS
 from choreography_ray.core.situation import Situation
 from choreography_ray.core.work import Batch
 from choreography_ray.model import JobStatus, StepHosting
@@ -32,7 +31,7 @@ class Placing:
             self._place(batch, time)
             room -= len(batch.ordinals)
         starts = job.hosts.idle_count
-        if self.wake_at(time.now) is None:
+        if job.waits_for_warm_until(time.now) is None:
             starts += job.document.options.max_concurrent_step_starts - job.hosts.starting
         wanted = min(job.queue.slots_wanted(room), max(0, starts) * self._width())
         if job.slots.unused > wanted:
@@ -68,12 +67,7 @@ class Placing:
         # is not so, a new one is started after all.
         if job.waits_for_warm_since is None:
             job.waits_for_warm_since = time.now
-        return self.wake_at(time.now) is None
-
-    def wake_at(self, now: float) -> float | None:
-        """When steps will have waited long enough for a warm host; None: none waits, or they have."""
-        since = self._job.waits_for_warm_since
-        return None if since is None or since + HOST_START_SECONDS <= now else since + HOST_START_SECONDS
+        return job.waits_for_warm_until(time.now) is None
 
     def _take_batch(self, room: int) -> Batch | None:
         return self._job.queue.take(room, self._job.slots.unused, self._job.hosts.busy)

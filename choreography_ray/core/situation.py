@@ -12,7 +12,7 @@ from choreography_ray.core.hosts import HostTable
 from choreography_ray.core.inbox import Inbox
 from choreography_ray.core.instant import Instant
 from choreography_ray.core.ledger import Ledger, total
-from choreography_ray.core.policies import COUNTS_SECONDS
+from choreography_ray.core.policies import COUNTS_SECONDS, HOST_START_SECONDS
 from choreography_ray.core.slots import JobSlots
 from choreography_ray.core.starting import StartWatch
 from choreography_ray.core.transitions import bounded, check_job
@@ -116,6 +116,11 @@ class Situation:
         """Ask the job's code something that is answered by an event."""
         self.asked = what
         self.turn.say(command)
+
+    def waits_for_warm_until(self, now: float) -> float | None:
+        """When steps will have waited long enough for a warm host; None: none waits, or they have."""
+        since = self.waits_for_warm_since
+        return None if since is None or since + HOST_START_SECONDS <= now else since + HOST_START_SECONDS
 
     @property
     def is_quiet(self) -> bool:

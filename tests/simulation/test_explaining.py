@@ -51,6 +51,29 @@ async def started(world: World, pieces: list[Piece], at: float = 2.0, kind: Any 
     return job
 
 
+def test_steps_wait_a_moment_for_a_warm_host() -> None:
+    """Two hosts of two are left with a slow body each; what waits then looks for a warm host, and gets a new one."""
+    seconds = [300.0, 5.0, 300.0, 5.0, 5.0, 5.0, 5.0, 5.0]
+
+    async def story() -> None:
+        world = World(slots=4)
+        job = await started(world, [Piece(key=f"{n}", seconds=s, shared=2) for n, s in enumerate(seconds)])
+
+        def is_told() -> bool:
+            return any(wait.told == "one of the warm actors is about to be free" for wait in told(job).waits)
+
+        while not is_told():
+            await asyncio.sleep(0.1)
+        begun = world.now
+        while is_told():
+            await asyncio.sleep(0.1)
+        assert 0.5 < world.now - begun < 1.5
+        await asyncio.sleep(2.0)
+        assert len(world.hosts) == 3
+
+    run(story())
+
+
 def test_slots_window_stages_and_running_steps_are_told_apart() -> None:
     """Twelve steps, a window of five, three slots: three run, two wait for a slot, the others for the window."""
     pieces = [Piece(key=f"a{i}", seconds=10.0) for i in range(12)]
