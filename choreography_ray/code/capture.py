@@ -156,6 +156,8 @@ def _tie(obj: object) -> str | None:
         return f"a {kind} lives in this process only"
     if type(obj).__name__ in _RAY_HANDLES and type(obj).__module__.partition(".")[0] == "ray":
         return f"a ray {type(obj).__name__} lives only as long as its cluster"
+    if type(obj).__name__ == "ValidateCallWrapper" and type(obj).__module__.startswith("pydantic."):
+        return "what pydantic.validate_call builds cannot be copied: apply it inside the function that uses it"
     return None
 
 

@@ -230,6 +230,7 @@ TOLD = "try:\n    describe_code(Small)\nexcept Exception as error:\n    sys.exit
         ("open(sys.executable)", "an open file"),
         ("threading.Thread()", "a Thread lives in this process only"),
         ("__import__('ray').ObjectRef(b'1' * 28)", "a ray ObjectRef lives only as long as its cluster"),
+        ("__import__('pydantic').validate_call(lambda x: x)", "apply it inside the function that uses it"),
         ("b'x' * 65 * 1024 * 1024", "its captured copy takes 68,"),
     ],
 )
