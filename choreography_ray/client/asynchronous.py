@@ -341,9 +341,11 @@ class AsyncChoreography:
 
     async def _take_back(self, begun: JobDocument) -> None:
         """Leave nothing of a job whose actor never came up; one that somebody has taken over stays."""
-        if begun.plan is not None:
-            await self._storage.clear_job(begun.job_id, begun.plan.fence, keep_results=False)
+        # The record first: whoever took the job over needs its plan, and after it is gone nobody can.
         await self._storage.delete_job(begun)
+        there = await self._storage.read_job(begun.job_id)
+        if begun.plan is not None and (there is None or there.created_at != begun.created_at):
+            await self._storage.clear_job(begun.job_id, begun.plan.fence, keep_results=False)
 
     def _handle(self, job_id: JobId) -> AsyncJobHandle:
         return AsyncJobHandle(self._storage, self._connection, job_id)

@@ -20,7 +20,7 @@ from choreography_ray.codec import decode, encode
 from choreography_ray.errors import StartJobError
 from choreography_ray.model import JobId, StepId
 from choreography_ray.options import JobsOptions
-from choreography_ray.records import CodeRef, JobDocument, PlannedStep, PlanRef, PlanSegment
+from choreography_ray.records import CodeRef, JobDocument, Owner, PlannedStep, PlanRef, PlanSegment
 from choreography_ray.storage.memory import MemoryStorage
 
 HOOK = ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR
@@ -131,5 +131,23 @@ def test_a_start_whose_runtime_env_cannot_be_made_is_a_start_error_and_leaves_no
             await client._begin(begun)
         assert await store.read_job(begun.job_id) is None
         assert await store.count_records(begun.job_id) == {}
+
+    asyncio.run(story())
+
+
+def test_a_job_that_somebody_took_over_meanwhile_keeps_record_and_plan() -> None:
+    """The supervisor of another cluster, say, which can make the environment."""
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    begun = JobDocument(JobId("job"), "T", CodeRef("m", "T"), None, None, JobsOptions(), at, at, plan=PlanRef(5, 1, 1))
+
+    async def story() -> None:
+        store = MemoryStorage()
+        await store.insert_job(begun)
+        segment = PlanSegment(0, (PlannedStep(StepId("0"), "", 0, None),))
+        await store.save_plan_segments(begun.job_id, 5, [segment])
+        assert await store.raise_fence(begun.job_id, 0, 6, Owner(cluster="other", fence=6), 0)
+        await AsyncChoreography(store, Connection("n", "mongodb://m"), JobsOptions(), None)._take_back(begun)
+        assert await store.read_job(begun.job_id) is not None
+        assert await store.read_plan_segment(begun.job_id, 5, 0) == segment
 
     asyncio.run(story())
