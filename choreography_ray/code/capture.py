@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePath
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any, NewType, cast
+from typing import TYPE_CHECKING, Any, ForwardRef, NewType, cast
 
 import cloudpickle
 import cloudpickle.cloudpickle
@@ -174,8 +174,9 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, payload: bytes, foreign: Collection[str] = ()) -> None:
         super().__init__(io.BytesIO(payload))
         self.modules: dict[str, ModuleType] = {}
+        self.made: list[type] = []
+        self.mine = uuid.uuid4().hex
         self._foreign = foreign
-        self._mine = uuid.uuid4().hex
 
     def persistent_load(self, pid: Any) -> ModuleType:
         return self.modules.setdefault(pid, ModuleType(pid))
@@ -185,14 +186,15 @@ class _Unpickler(pickle.Unpickler):
             raise AttributeError(f"{global_name} of the module {module_name} can only be found where that module is")
         found = super().find_class(module_name, global_name)
         if module_name == cloudpickle.cloudpickle.__name__ and global_name.startswith("_make_skeleton_"):
-            return functools.partial(_make_anew, found, self._mine)
+            return functools.partial(self._make_anew, found)
         return found
 
-
-def _make_anew(make: Callable[..., type], load: str, *arguments: Any) -> type:
-    # By the id that comes last but one cloudpickle finds a class that a base of it mentions, and would find, and
-    # overwrite, that of an earlier load.
-    return make(*arguments[:-2], f"{load} {arguments[-2]}", arguments[-1])
+    def _make_anew(self, make: Callable[..., type], *arguments: Any) -> type:
+        # By the id that comes last but one cloudpickle finds a class that a base of it mentions, and would find, and
+        # overwrite, that of an earlier load.
+        cls = make(*arguments[:-2], f"{self.mine} {arguments[-2]}", arguments[-1])
+        self.made.append(cls)
+        return cls
 
 
 class _Revived(threading.local):
@@ -369,7 +371,7 @@ def _load(unpickler: _Unpickler) -> Bundle:
                 vars(main).setdefault(qualname, cls)
         for cls, name, value in _revived.last:
             setattr(cls, name, value)
-        with _in_place(unpickler.modules):
+        with _apart(unpickler):
             _complete_models()
     finally:
         _revived.classes, _revived.last = before
@@ -377,21 +379,35 @@ def _load(unpickler: _Unpickler) -> Bundle:
 
 
 @contextmanager
-def _in_place(modules: Mapping[str, ModuleType]) -> Generator[None]:
-    """For a moment these are the modules of the process: annotations that are text are looked up in the module of
-    their class, by its name, and what this process has under that name may be another.
+def _apart(unpickler: _Unpickler) -> Generator[None]:
+    """For a moment what was loaded is of modules of names of its own.
+
+    Annotations that are text are looked up in the module of their class, by its name. Under that name this process may
+    have another, and its other threads go on using that: what they import, pickle or capture must not be a copy's.
     """
-    with _registry:
-        before = {name: sys.modules.get(name) for name in modules}
-        sys.modules.update(modules)
-        try:
-            yield
-        finally:
-            for name, module in before.items():
-                if module is None:
-                    del sys.modules[name]
-                else:
-                    sys.modules[name] = module
+    own = {name: f"{name} {unpickler.mine}" for name in unpickler.modules}
+    classes = {cls: cls.__module__ for cls in (*unpickler.made, *_revived.classes) if cls.__module__ in own}
+    refs: list[Any] = [ref for cls in classes for ref in _texts_of_other_modules(cls)]
+    homes: list[str] = [ref.__forward_module__ for ref in refs]
+    sys.modules.update({own[name]: module for name, module in unpickler.modules.items()})
+    try:
+        for cls, home in classes.items():
+            type.__setattr__(cls, "__module__", own[home])
+        for ref in refs:
+            ref.__forward_module__ = own.get(ref.__forward_module__, ref.__forward_module__)
+        yield
+    finally:
+        for cls, home in classes.items():
+            type.__setattr__(cls, "__module__", home)
+        for ref, home in zip(refs, homes, strict=True):
+            ref.__forward_module__ = home
+        for name in own.values():
+            del sys.modules[name]
+
+
+def _texts_of_other_modules(cls: type) -> list[ForwardRef]:
+    """Annotations that tell themselves where they are looked up: a TypedDict has those of its bases among its own."""
+    return [text for text in vars(cls).get("__annotations__", {}).values() if isinstance(text, ForwardRef)]
 
 
 def _explain_absent(module: ModuleType, absent: Mapping[str, str]) -> None:

@@ -122,3 +122,58 @@ def test_a_copy_whose_annotations_mean_nothing_elsewhere_is_refused(tmp_path: Pa
     )
     script = script.replace("    when: moment\n    count", "    when: odd()\n    count")
     assert "its captured copy would not load (" in run_python("-c", script + TRY, cwd=tmp_path)
+
+
+BASES = """
+from __future__ import annotations
+from datetime import datetime as moment
+from typing_extensions import TypedDict
+class Base(TypedDict):
+    when: moment
+"""
+HEIRS = """
+from __future__ import annotations
+import sys
+from datetime import date as moment
+from pydantic import BaseModel
+from bases import Base
+from choreography_ray import Job, JobState
+
+sys.seen = []
+class Heir(Base):
+    day: moment
+class Watching(BaseModel):
+    heir: Heir
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source, handler):
+        getattr(sys, "seen", []).append(sys.modules.get("heirs"))
+        return handler(source)
+class Work(Job[Watching, JobState]):
+    def prepare_steps(self, request): return repr(Watching(heir={"when": "2020-01-02T03:04", "day": "2020-01-02"}))
+"""
+START = """
+import json, pickle, sys
+import heirs
+from choreography_ray.code import describe_code
+sys.seen.clear()
+captured = describe_code(heirs.Work)
+pickle.dump((captured, json.dumps(heirs.Work().prepare_steps(None))), open("out", "wb"))
+print(len(sys.seen), all(seen is heirs for seen in sys.seen))
+"""
+
+
+def test_while_a_copy_is_tried_other_threads_find_their_own_modules(tmp_path: Path) -> None:
+    """Two starts at once: the second would capture the classes of the first one's copy, which nobody's values have.
+
+    And a dict that inherits from another module's has annotations that mean what they mean there.
+    """
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    for name, text in {"bases": BASES, "heirs": HEIRS, "script": START}.items():
+        (here / f"{name}.py").write_text(text)
+    seen, is_own = run_python(str(here / "script.py"), cwd=here).split()
+    assert int(seen) > 0
+    assert is_own == "True"
+    told, again = json.loads(run_python("-c", READ, str(here / "out"), cwd=there))
+    assert again == told
