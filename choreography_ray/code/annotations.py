@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from pydantic.fields import FieldInfo
 
@@ -24,6 +24,8 @@ def mentioned_in_annotations(module: ModuleType, classes: Iterable[type]) -> dic
     for value in (*mine, *vars(module).values()):
         if getattr(value, "__module__", None) == module.__name__:
             texts += [text for function in functions_of(value) for text in _texts_of_classes(function.__code__)]
+            if type(value).__name__ == "TypeAliasType":
+                texts.append(repr(cast("Any", value).__value__))
     names = {name for text in texts for name in _NAME.findall(text)}
     return {name: value for name, value in vars(module).items() if name in names and _can_annotate(value)}
 

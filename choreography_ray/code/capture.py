@@ -7,6 +7,7 @@ the copy gets its own. What only seems to travel is refused: open files, threads
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -17,9 +18,9 @@ import pickle
 import subprocess
 import sys
 import threading
+import typing
 import uuid
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePath
@@ -30,6 +31,7 @@ import cloudpickle
 import cloudpickle.cloudpickle
 from pydantic import BaseModel
 from pydantic.dataclasses import rebuild_dataclass
+from typing_extensions import TypeAliasType
 
 from choreography_ray.code.annotations import mentioned_in_annotations
 from choreography_ray.code.enums import is_member_by_value, reduce_enum, reduce_member
@@ -59,6 +61,17 @@ def _cached(function: Any, parameters: Mapping[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(function)
 
 
+_ALIASES: Any = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
+"""That of the library is another one on some versions of Python."""
+
+
+def _make_alias(make: Any, module: str, name: str, value: Any, type_params: tuple[Any, ...]) -> Any:
+    alias = make(name, value, type_params=type_params)
+    with contextlib.suppress(AttributeError):  # Python's own says that it is of here, and never has a text to look up
+        alias.__module__ = module
+    return alias
+
+
 @dataclass(frozen=True)
 class Bundle:
     """A captured job class and what it needs. Keys of `types` and `missing` are "module:qualname".
@@ -79,6 +92,7 @@ class _Pickler(_CloudPickler):
         super().__init__(file, protocol=5)
         self.modules = modules
         self.referenced: set[str] = set()
+        self._aliases: set[int] = set()
 
     def persistent_id(self, obj: object) -> str | None:
         if isinstance(obj, ModuleType) and self.modules.get(obj.__name__) is obj:
@@ -105,6 +119,8 @@ class _Pickler(_CloudPickler):
                 return NewType, (obj.__name__, obj.__supertype__)
             if isinstance(obj, _Cached):
                 return _cached, (obj.__wrapped__, obj.cache_parameters())
+            if isinstance(obj, _ALIASES):
+                return self._reduce_alias(obj)
         generic = obj.__dict__.get("__pydantic_generic_metadata__") if isinstance(obj, type) else None
         if generic and generic["origin"]:
             # Made again by pydantic, so that asking for Page[Item] over there yields this very class.
@@ -113,6 +129,13 @@ class _Pickler(_CloudPickler):
         if isinstance(obj, type) and reduced is not NotImplemented and len(reduced) == _PARTS_OF_A_CLASS:
             return _reduce_class(obj, *reduced)
         return reduced
+
+    def _reduce_alias(self, alias: Any) -> Any:
+        name = alias.__name__
+        if id(alias) in self._aliases:  # else pickle would know it by now
+            raise pickle.PicklingError(f"the type alias {name} contains itself: name it there as text, in quotes")
+        self._aliases.add(id(alias))
+        return _make_alias, (type(alias), alias.__module__, name, alias.__value__, alias.__type_params__)
 
 
 _PARTS_OF_A_CLASS = 6
@@ -174,7 +197,8 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, payload: bytes, foreign: Collection[str] = ()) -> None:
         super().__init__(io.BytesIO(payload))
         self.modules: dict[str, ModuleType] = {}
-        self.made: list[type] = []
+        self.made: list[Any] = []
+        """Classes and aliases of types."""
         self.mine = uuid.uuid4().hex
         self._foreign = foreign
 
@@ -187,7 +211,7 @@ class _Unpickler(pickle.Unpickler):
         found = super().find_class(module_name, global_name)
         if module_name == cloudpickle.cloudpickle.__name__ and global_name.startswith("_make_skeleton_"):
             return functools.partial(self._make_anew, found)
-        return found
+        return self._make_alias if found is _make_alias else found
 
     def _make_anew(self, make: Callable[..., type], *arguments: Any) -> type:
         # By the id that comes last but one cloudpickle finds a class that a base of it mentions, and would find, and
@@ -195,6 +219,11 @@ class _Unpickler(pickle.Unpickler):
         cls = make(*arguments[:-2], f"{self.mine} {arguments[-2]}", arguments[-1])
         self.made.append(cls)
         return cls
+
+    def _make_alias(self, *arguments: Any) -> Any:
+        alias = _make_alias(*arguments)
+        self.made.append(alias)
+        return alias
 
 
 class _Revived(threading.local):
@@ -240,7 +269,7 @@ def _complete_models() -> None:
             rebuild_dataclass(cls, force=True)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _by_value(modules: Mapping[str, ModuleType]) -> Generator[None]:
     with _registry:
         before: set[str] = _cloudpickle.list_registry_pickle_by_value()
@@ -378,7 +407,7 @@ def _load(unpickler: _Unpickler) -> Bundle:
     return bundle
 
 
-@contextmanager
+@contextlib.contextmanager
 def _apart(unpickler: _Unpickler) -> Generator[None]:
     """For a moment what was loaded is of modules of names of its own.
 
@@ -386,28 +415,36 @@ def _apart(unpickler: _Unpickler) -> Generator[None]:
     have another, and its other threads go on using that: what they import, pickle or capture must not be a copy's.
     """
     own = {name: f"{name} {unpickler.mine}" for name in unpickler.modules}
-    classes = {cls: cls.__module__ for cls in (*unpickler.made, *_revived.classes) if cls.__module__ in own}
-    refs: list[Any] = [ref for cls in classes for ref in _texts_of_other_modules(cls)]
+    made: list[Any] = [each for each in (*unpickler.made, *_revived.classes) if each.__module__ in own]
+    places: list[str] = [each.__module__ for each in made]
+    refs: list[Any] = [ref for each in made for ref in _texts_of_other_modules(each)]
     homes: list[str] = [ref.__forward_module__ for ref in refs]
     sys.modules.update({own[name]: module for name, module in unpickler.modules.items()})
     try:
-        for cls, home in classes.items():
-            type.__setattr__(cls, "__module__", own[home])
+        for each, place in zip(made, places, strict=True):
+            _move(each, own[place])
         for ref in refs:
             ref.__forward_module__ = own.get(ref.__forward_module__, ref.__forward_module__)
         yield
     finally:
-        for cls, home in classes.items():
-            type.__setattr__(cls, "__module__", home)
+        for each, place in zip(made, places, strict=True):
+            _move(each, place)
         for ref, home in zip(refs, homes, strict=True):
             ref.__forward_module__ = home
         for name in own.values():
             del sys.modules[name]
 
 
-def _texts_of_other_modules(cls: type) -> list[ForwardRef]:
+def _move(made: Any, module: str) -> None:
+    if isinstance(made, type):
+        type.__setattr__(made, "__module__", module)  # whatever a metaclass of the user says to that
+    else:
+        made.__module__ = module
+
+
+def _texts_of_other_modules(made: Any) -> list[ForwardRef]:
     """Annotations that tell themselves where they are looked up: a TypedDict has those of its bases among its own."""
-    return [text for text in vars(cls).get("__annotations__", {}).values() if isinstance(text, ForwardRef)]
+    return [text for text in vars(made).get("__annotations__", {}).values() if isinstance(text, ForwardRef)]
 
 
 def _explain_absent(module: ModuleType, absent: Mapping[str, str]) -> None:

@@ -17,9 +17,13 @@ from datetime import datetime as moment
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 import pydantic
 from pydantic import BaseModel, Field
-from typing_extensions import TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 from choreography_ray import Job, JobState
 
+Tree = TypeAliasType("Tree", "list[Tree] | Shape | Leaf")
+Leaf = TypeAliasType("Leaf", "dict[str, moment]")
+U = TypeVar("U")
+Several = TypeAliasType("Several", list[U], type_params=(U,))
 Count = Annotated[int, Field(gt=0)]
 
 @dataclasses.dataclass
@@ -47,6 +51,8 @@ class Many(BaseModel):
     typed: Typed
     checked: Checked
     box: Box[Shape]
+    tree: Tree
+    several: Several[int]
     @pydantic.computed_field
     @property
     def when(self) -> moment | None: return self.plain.when
@@ -62,6 +68,7 @@ def told():
     many = Many(
         plain={"when": day, "inner": [{"when": day}]}, pair=[day], typed={"when": day, "shape": {"side": "2"}},
         checked={"when": day, "shape": {}}, box={"item": {"side": "3"}},
+        tree=[[{"side": 4}], {"on": day}], several=["5"],
     )
     hints = typing.get_type_hints(Plain)["when"], typing.get_type_hints(Loose, include_extras=True)["count"]
     return [
@@ -113,6 +120,12 @@ def test_annotations_that_are_text_are_found_where_the_script_and_its_modules_ar
     run_python(str(here / "script.py"), cwd=here)
     told, again = json.loads(run_python("-c", READ, str(here / "out"), cwd=there))
     assert again == told
+
+
+def test_a_type_alias_that_holds_itself_is_refused_by_a_sentence(tmp_path: Path) -> None:
+    """Only `type` statements make one; the text in a TypeAliasType means the same."""
+    script = KINDS + '\nobject.__setattr__(Several, "__value__", list[Several])\n' + TRY
+    assert "the type alias Several contains itself: name it there as text" in run_python("-c", script, cwd=tmp_path)
 
 
 def test_a_copy_whose_annotations_mean_nothing_elsewhere_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""Who uses the CPU: bodies' hosts, the job's actor, the store, or Ray?
+
+CPU time per step, by process, of a job of no-op steps on warm actors, of one in actors of their own, and of the bare
+loop of create, call and kill. Every process below this one is looked at ten times a second, and this one itself; what
+a process uses between the last look and its end is not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import psutil
+
+from benchmarks.findings import Finding
+from benchmarks.jobs import Count, OwnJob, WarmJob
+from benchmarks.measure import Benchmark, Size, connected, rounds_of, run_job
+from benchmarks.own_actor_overhead import bare
+
+OWN = 20
+"""Steps in actors of their own, each some tenths of a second."""
+
+KINDS = {
+    "ray::JobActor": "job actor",
+    "ray::HostActor": "hosts",
+    "ray::Bare": "bare actors",
+    "ray::": "throttle, supervisor, idle workers",
+    "default_worker.py": "throttle, supervisor, idle workers",
+    "gcs_server": "GCS",
+    "raylet": "raylet",
+    "secantusdb": "store",
+}
+"""By a part of the command line, the first that is found. What is none of these is of the driver, or beside it."""
+
+
+class Meter:
+    """CPU seconds of the processes below this one, by kind."""
+
+    def __init__(self) -> None:
+        self._used: dict[psutil.Process, tuple[str, float]] = {}
+        self._is_over = threading.Event()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Counter[str]]:
+        """Count within; the counter is full afterwards."""
+        self._look()
+        before = dict(self._used)
+        used: Counter[str] = Counter()
+        thread = threading.Thread(target=self._watch, name="cpu")
+        thread.start()
+        try:
+            yield used
+        finally:
+            self._is_over.set()
+            thread.join()
+            self._look()
+            for process, (kind, seconds) in self._used.items():
+                used[kind] += seconds - before.get(process, ("", 0.0))[1]
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(0.1):
+            self._look()
+
+    def _look(self) -> None:
+        here = psutil.Process()
+        for process in (here, *here.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                # A worker is given its title with its actor, and has used time before.
+                kind = "driver" if process == here else kind_of(" ".join(process.cmdline()))
+                self._used[process] = kind, times.user + times.system
+
+
+def kind_of(command: str) -> str:
+    """What a process is to us."""
+    return next((kind for part, kind in KINDS.items() if part in command), "dashboard and the like")
+
+
+def counted(work: Callable[[], object]) -> Counter[str]:
+    """What a piece of work uses."""
+    with Meter().running() as used:
+        work()
+    return used
+
+
+def measure(size: Size) -> list[Finding]:
+    """One after the other, once each process is warm."""
+    found: dict[str, list[Counter[str]]] = {"warm": [], "own": [], "bare": []}
+    with connected(size.slots) as choreography:
+        run_job(choreography, WarmJob, Count(steps=200))
+        for _ in rounds_of(size):
+            found["warm"].append(counted(lambda: run_job(choreography, WarmJob, Count(steps=size.steps))))
+            found["own"].append(counted(lambda: run_job(choreography, OwnJob, Count(steps=OWN))))
+            found["bare"].append(counted(lambda: bare(OWN, size.slots)))
+    return [
+        finding(f"CPU per no-op step on warm actors, of {size.steps:,}", "µs", size.steps / 1e6, found["warm"]),
+        finding(f"CPU per step in an actor of its own, of {OWN}", "ms", OWN / 1e3, found["own"]),
+        finding(f"CPU per bare create, call and kill, of {OWN}", "ms", OWN / 1e3, found["bare"]),
+    ]
+
+
+def finding(what: str, unit: str, steps: float, used: list[Counter[str]]) -> Finding:
+    """The sum, and beside it the mean share of each kind of process."""
+    total: Counter[str] = sum(used, Counter())
+    shares = {kind: f"{seconds / len(used) / steps:.3g} {unit}" for kind, seconds in total.most_common()}
+    return Finding(what, unit, tuple(each.total() / steps for each in used), settings=shares)
+
+
+BENCHMARK = Benchmark("cpu_seconds", __doc__ or "", measure, Size(50_000, 1), Size(100_000, 3))
+
+if __name__ == "__main__":
+    BENCHMARK.main()
