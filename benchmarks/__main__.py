@@ -36,6 +36,7 @@ NAMES = (
     "durable_peers",
     "plain_peers",
     "store_writes",
+    "cpu_seconds",
 )
 SHORT_SECONDS, FULL_SECONDS = 300.0, 3 * 3600.0
 """After which a benchmark is ended, and the others go on."""
