@@ -27,12 +27,12 @@ KINDS = {
     "ray::HostActor": "hosts",
     "ray::Bare": "bare actors",
     "ray::": "throttle, supervisor, idle workers",
+    "/gcs_server ": "GCS",
+    "/raylet ": "raylet",
     "default_worker.py": "throttle, supervisor, idle workers",
-    "gcs_server": "GCS",
-    "raylet": "raylet",
-    "secantusdb": "store",
+    "secantus": "store",
 }
-"""By a part of the command line, the first that is found. What is none of these is of the driver, or beside it."""
+"""By a part of the command line, the first that is found."""
 
 
 class Meter:

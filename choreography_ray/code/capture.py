@@ -444,7 +444,9 @@ def _move(made: Any, module: str) -> None:
 
 def _texts_of_other_modules(made: Any) -> list[ForwardRef]:
     """Annotations that tell themselves where they are looked up: a TypedDict has those of its bases among its own."""
-    return [text for text in vars(made).get("__annotations__", {}).values() if isinstance(text, ForwardRef)]
+    own: Mapping[str, Any] = vars(made)
+    annotations: Mapping[str, object] = own.get("__annotations__", {})
+    return [text for text in annotations.values() if isinstance(text, ForwardRef)]
 
 
 def _explain_absent(module: ModuleType, absent: Mapping[str, str]) -> None:
