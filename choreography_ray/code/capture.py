@@ -444,8 +444,7 @@ def _move(made: Any, module: str) -> None:
 
 def _texts_of_other_modules(made: Any) -> list[ForwardRef]:
     """Annotations that tell themselves where they are looked up: a TypedDict has those of its bases among its own."""
-    own: Mapping[str, Any] = vars(made)
-    annotations: Mapping[str, object] = own.get("__annotations__", {})
+    annotations = cast("Mapping[str, object]", vars(made).get("__annotations__", {}))
     return [text for text in annotations.values() if isinstance(text, ForwardRef)]
 
 
