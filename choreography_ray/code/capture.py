@@ -442,7 +442,7 @@ def _move(made: Any, module: str) -> None:
         made.__module__ = module
 
 
-def _texts_of_other_modules(made: Any) -> list[ForwardRef]:
+def _texts_of_other_modules(made: object) -> list[ForwardRef]:
     """Annotations that tell themselves where they are looked up: a TypedDict has those of its bases among its own."""
     annotations = cast("Mapping[str, object]", vars(made).get("__annotations__", {}))
     return [text for text in annotations.values() if isinstance(text, ForwardRef)]
