@@ -1,4 +1,8 @@
-"""The actor of a job: a thin shell around one incarnation. Ray restarts it, storage tells it where it was [S10]."""
+"""The actor of a job: it lives one life after another. Ray restarts it, storage tells it where it was [S10].
+
+Whoever looks an actor up by its name loads its class, and with it this module: each host of the job, and each client.
+What only the actor needs is therefore imported where its life begins.
+"""
 
 from __future__ import annotations
 
@@ -8,86 +12,34 @@ import logging
 import os
 from collections.abc import AsyncGenerator
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from choreography_ray.actors.clean import create_cleanly
-from choreography_ray.actors.connection import Connection, load_stored_code
+from choreography_ray.actors.connection import Connection
 from choreography_ray.actors.gcs import RayTables
-from choreography_ray.actors.hosts import RayHosts
-from choreography_ray.actors.last_words import obituary
 from choreography_ray.actors.logs import write_records
-from choreography_ray.actors.names import SUPERVISOR, host_prefix, job_actor
+from choreography_ray.actors.names import host_prefix, job_actor
 from choreography_ray.actors.ray_api import SERVICE, create, end, find, here, own_runtime_env
 from choreography_ray.actors.runtime_envs import lasting
-from choreography_ray.actors.threads import ThreadedUserCode
-from choreography_ray.actors.throttle import throttle_handle
 from choreography_ray.codec import decode
-from choreography_ray.core import events as e
-from choreography_ray.core.commands import ReportStart
-from choreography_ray.core.explaining import Explained
-from choreography_ray.core.slot_messages import Exchange, Reply
-from choreography_ray.engine.clock import SystemClock
-from choreography_ray.engine.incarnation import Incarnation
-from choreography_ray.engine.job_engine import JobEngine
-from choreography_ray.engine.ports import HostsPort, Lease, ThrottlePort
-from choreography_ray.engine.rest import Request
-from choreography_ray.engine.writes import Writer
+from choreography_ray.engine.ports import Lease
 from choreography_ray.errors import Fenced, JobNotFound, OwnedElsewhere, StorageUnavailable, UnknownJobType
 from choreography_ray.model import HostId, JobId, JobStatus
-from choreography_ray.records import OutcomeDocument, Owner, Payload
+from choreography_ray.records import OutcomeDocument, Payload
+
+if TYPE_CHECKING:
+    from choreography_ray.actors.job_life import JobLife
+    from choreography_ray.core.commands import ReportStart
+    from choreography_ray.core.explaining import Explained
+    from choreography_ray.engine.incarnation import Incarnation
+    from choreography_ray.engine.rest import Request
 
 log = logging.getLogger(__name__)
 
-GOODBYE_SECONDS = 1.0
-"""How long the throttle may take to hear that a finished job holds nothing; else it finds out by itself."""
-NUMBERS_SECONDS = 5.0
-"""How often the supervisor is told what to count: twice as often as Ray exports it."""
 LAST_SECONDS = 10.0
 """How long Ray may take to end a process that asked for it."""
 REPLY_SECONDS = 0.2
 """What a finished actor gives its last replies to leave the process."""
-
-
-class RayThrottle:
-    """`ThrottlePort` over Ray."""
-
-    def __init__(self, connection: Connection, engine: JobEngine) -> None:
-        self._connection = connection
-        self._engine = engine
-        self._worker_id = here().worker_id
-        self._handle: Any = None
-        self._failed: Exchange | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def send(self, message: Exchange) -> None:
-        """See `engine.ports.ThrottlePort`."""
-        task = asyncio.get_running_loop().create_task(self._send(message))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def close(self) -> None:
-        """Give the last statement, that nothing is held, time to arrive."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=GOODBYE_SECONDS)
-        if self._failed is not None:
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(GOODBYE_SECONDS):
-                    await self._send(self._failed)
-
-    async def _send(self, message: Exchange) -> None:
-        try:
-            if self._handle is None:
-                self._handle = await asyncio.to_thread(throttle_handle, self._connection)
-            reply = await self._handle.exchange.remote(message, self._worker_id)
-        except Exception as error:  # noqa: BLE001 - whatever went wrong, the next exchange says everything again
-            log.info("exchange %s with the throttle failed: %s", message.n, error)
-            self._handle = None
-            self._failed = message
-            self._engine.post(e.ExchangeFailed(message.n))
-        else:
-            self._failed = None
-            if reply is not None:
-                self._engine.post(e.ThrottleReplied(reply))
 
 
 class JobActor:
@@ -101,15 +53,14 @@ class JobActor:
         self._job_id = job_id
         self._connection = connection
         self._storage = connection.storage()
-        self._hosts: RayHosts | None = None
-        self._throttle: RayThrottle | None = None
+        self._life: JobLife | None = None
         self._incarnation: Incarnation | None = None
         self._begun = asyncio.Event()
         self._calls = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._ended: asyncio.Future[JobStatus] = asyncio.get_running_loop().create_future()
-        self._life = asyncio.get_running_loop().create_task(self._live())
+        self._living = asyncio.get_running_loop().create_task(self._live())
 
     async def _live(self) -> None:
         try:
@@ -132,65 +83,12 @@ class JobActor:
         await self._leave()
 
     async def _run(self) -> JobStatus:
-        storage = self._storage
-        clock = SystemClock()
-        writer = Writer(clock)
-        options = await writer.certain(storage.read_cluster_options)
-        lease = options.step_lease_timeout.total_seconds()
-        margin = options.lease_margin.total_seconds()
+        from choreography_ray.actors.job_life import JobLife  # here: see above
 
-        def ports(engine: JobEngine) -> tuple[HostsPort, ThrottlePort]:
-            self._hosts = RayHosts(self._job_id, self._connection, engine, RayTables(), lease, margin)
-            self._throttle = RayThrottle(self._connection, engine)
-            return self._hosts, self._throttle
-
-        self._incarnation = Incarnation(
-            self._job_id,
-            _myself(),
-            storage,
-            lambda ref: load_stored_code(storage, writer, ref),
-            ThreadedUserCode(),
-            clock,
-            ports,
-            lease,
-            self._is_current,
-            self._speak,
-            obituary,
-        )
+        self._life = JobLife(self._job_id, self._connection, self._storage, self._is_current)
+        self._incarnation = await self._life.incarnation()
         self._begun.set()
-        counting = asyncio.get_running_loop().create_task(self._tell_numbers(self._incarnation))
-        try:
-            return await self._incarnation.run()
-        finally:
-            counting.cancel()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GOODBYE_SECONDS):
-                    await self._send_numbers(self._incarnation)
-            if self._hosts is not None:
-                await self._hosts.close()
-            if self._throttle is not None:
-                await self._throttle.close()
-
-    async def _tell_numbers(self, incarnation: Incarnation) -> None:
-        while True:
-            await asyncio.sleep(NUMBERS_SECONDS)
-            await self._send_numbers(incarnation)
-
-    async def _send_numbers(self, incarnation: Incarnation) -> None:
-        """To the supervisor, which outlives jobs: Ray loses what a process counted shortly before its end."""
-        numbers = incarnation.numbers()
-        if not numbers:
-            return
-        try:
-            supervisor = await asyncio.to_thread(find, SUPERVISOR, self._connection.ray_namespace)
-            await supervisor.count.remote(numbers)
-        except Exception as error:  # noqa: BLE001 - it may have counted them: what is not sure is not counted twice
-            log.info("numbers of job %s are lost: %s", self._job_id, error)
-
-    async def _speak(self, message: Exchange) -> Reply | None:
-        throttle = await asyncio.to_thread(throttle_handle, self._connection)
-        reply: Reply | None = await throttle.exchange.remote(message, here().worker_id)
-        return reply
+        return await self._life.run(self._incarnation)
 
     async def _drain_calls(self) -> None:
         self._begun.set()
@@ -268,7 +166,7 @@ class JobActor:
     async def ask(self, host: HostId, is_first: bool, worker_id: str, node_id: str) -> Lease:
         """A host asks for its lease."""
         async with self._call() as incarnation:
-            if self._hosts is not None and not self._hosts.asked(host, worker_id, node_id):
+            if self._life is not None and not self._life.has_host(host, worker_id, node_id):
                 return Lease(None)
             lease: Lease = await incarnation.ask(host, is_first)
             return lease
@@ -290,11 +188,6 @@ class JobActor:
         """Why steps of the job do not run, as far as its actor knows [S14.4]."""
         async with self._call() as incarnation:
             return incarnation.explain()
-
-
-def _myself() -> Owner:
-    place = here()
-    return Owner(place.cluster_id, place.actor_id, place.worker_id, place.node_id, os.getpid())
 
 
 def job_handle(job_id: JobId, connection: Connection, runtime_env: Payload) -> Any:
