@@ -190,7 +190,7 @@ class Job:
             case c.SettleRun(host, run):
                 cluster.counts["looks of the watchdog"] += 1
                 cluster.after(MESSAGE_SECONDS, lambda: self.post(e.RunSettled(host, run, ())))
-            case c.Acknowledge() | c.CreateHost() | c.EndHost() | c.ReportStart() | c.Finish():
+            case c.Acknowledge() | c.CreateHost() | c.EndHost() | c.ReportStart():
                 pass
             case _:
                 raise AssertionError(command)

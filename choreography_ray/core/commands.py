@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from choreography_ray.core.slot_messages import Exchange
-from choreography_ray.model import AdmissionMoment, HostId, JobStatus
+from choreography_ray.model import AdmissionMoment, HostId
 from choreography_ray.records import (
     Group,
     JobDocument,
@@ -287,13 +287,6 @@ class SetTimer:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """All is recorded: end what is left of the job's hosts and itself."""
-
-    status: JobStatus
-
-
 Command = (
     SaveJob
     | SaveStepDocuments
@@ -329,5 +322,4 @@ Command = (
     | RunCompletionHook
     | ReportStart
     | SetTimer
-    | Finish
 )

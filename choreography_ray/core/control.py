@@ -145,7 +145,6 @@ class Control:
     def _linger(self, time: Instant) -> None:
         if self._is_left_alone and time.now >= self._lingers_until:
             self._stages.end_hosts()
-            self._job.turn.say(c.Finish(self._job.document.status))
             self._job.is_finished = True
 
     @property
@@ -176,7 +175,6 @@ class Control:
             job.turn.clear = c.ClearJob(keep_results=False)
             job.turn.is_job_deleted = True
             self._answer(self._removing, REMOVED)
-            job.turn.say(c.Finish(JobStatus.REMOVING))
             job.is_finished = True
             return
         job.start.completed()

@@ -157,5 +157,4 @@ class Stages:
         if not job.rules.is_kept(job.document.status):
             # The summary that stays has neither request nor state [S9.8].
             job.turn.change(is_cleared=True, request=None, state=None)
-        job.turn.say(c.Finish(job.document.status))
         job.is_finished = True

@@ -235,8 +235,6 @@ class JobEngine:
             case c.ReportStart():
                 if not self.started.done():
                     self.started.set_result(command)
-            case c.Finish():
-                pass
             case _:
                 self._ask(command)
 

@@ -49,6 +49,16 @@ def test_a_host_that_is_starting_counts_until_it_is_up_or_gone() -> None:
     assert table.drop(HOST) is None
 
 
+def test_a_host_that_waits_for_its_resources_says_so_until_it_is_up() -> None:
+    table = HostTable(KINDS)
+    table.add(HostView(HOST, 0, HostPhase.STARTING))
+    table.waited(HOST)
+    table.waited(HostId("gone"))
+    assert [view.is_waiting for view in table.all()] == [True]
+    table.came_up(HOST, 1.0)
+    assert [view.is_waiting for view in table.all()] == [False]
+
+
 def test_hosts_that_the_next_stage_has_no_use_for_are_named() -> None:
     assert warm().useless([2]) == [HOST]
     assert warm().useless([1]) == []

@@ -71,3 +71,15 @@ def test_a_stop_beats_a_stage_that_is_not_yet_saved() -> None:
         assert (machine.document.stage, machine.document.status) == (0, JobStatus.STOPPED)
         assert c.Answer((1,), "STOPPED") in commands
         assert machine.ledger.code(1) == StepCode.PREPARED
+
+
+def test_what_the_hook_of_a_stop_makes_of_the_state_is_saved_with_it() -> None:
+    machine = a_machine_whose_first_stage_has_failed()
+    machine.handle([go_on(), e.StopAsked(1)], NOW)
+    machine.handle([e.StoppedHookRan(state={"told": True})], NOW)
+    assert (machine.document.state, machine.document.is_stop_finalized) == ({"told": True}, True)
+
+
+def test_a_job_that_runs_is_not_resumed() -> None:
+    machine = a_machine_whose_first_stage_has_failed()
+    assert c.Answer((7,), "ALREADY_RUNNING") in machine.handle([e.ResumeAsked(7)], NOW)

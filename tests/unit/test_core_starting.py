@@ -100,3 +100,12 @@ def test_details_are_bounded(watch: StartWatch) -> None:
     report = watch.report(100.0)
     assert report is not None
     assert len(report.details) == 20
+
+
+def test_whoever_waits_for_the_start_of_a_job_that_is_removed_is_told_at_once(watch: StartWatch) -> None:
+    watch.created(A, 100.0)
+    assert watch.report(100.1) is None
+    watch.removed()
+    report = watch.report(100.2)
+    assert report is not None
+    assert report.error == "REMOVED"

@@ -10,15 +10,28 @@ import pytest
 
 from choreography_ray.core.explaining import explain_stored
 from choreography_ray.core.ledger import split
-from choreography_ray.core.verifying import Recount, check_counts, check_stages
-from choreography_ray.model import FindingKind, HistoryEntry, JobId, JobStatus, WaitReason
+from choreography_ray.core.verifying import Block, Recount, check_beside, check_counts, check_stages
+from choreography_ray.model import FindingKind, HistoryEntry, JobId, JobStatus, StepId, WaitReason
 from choreography_ray.options import JobsOptions
-from choreography_ray.records import CodeRef, Counts, JobDocument, LedgerSegment, PlanRef, StepCode, StepKind
+from choreography_ray.records import (
+    Beside,
+    CodeRef,
+    Counts,
+    Decision,
+    JobDocument,
+    JournalEntry,
+    LedgerSegment,
+    PlanRef,
+    Run,
+    StepCode,
+    StepDocument,
+    StepKind,
+)
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 KINDS = (StepKind(0, "app:Step"), StepKind(10, "app:Step"))
 PREPARED, SCHEDULED, DONE = StepCode.PREPARED, StepCode.SCHEDULED, StepCode.COMPLETED_SUCCESSFULLY
-FAILED = StepCode.COMPLETED_WITH_FAILURE
+FAILED, AWAITING = StepCode.COMPLETED_WITH_FAILURE, StepCode.AWAITING_RETRY
 
 
 def a_job(**fields: Any) -> JobDocument:
@@ -29,6 +42,10 @@ def a_job(**fields: Any) -> JobDocument:
         history=(HistoryEntry(at=AT, status=JobStatus.RUNNING),),
     )  # fmt: skip
     return replace(document, **fields)
+
+
+def a_document(**fields: Any) -> StepDocument:
+    return StepDocument(0, Run(1, 1), **fields)
 
 
 def a_ledger(*codes: StepCode) -> LedgerSegment:
@@ -92,6 +109,41 @@ def test_stages_that_have_begun_too_early_or_were_left_too_early_are_found(
     found = list(check_stages(job, recounted(*codes), job))
     assert [one.kind for one in found] == ([] if told is None else [FindingKind.STAGE])
     assert told is None or told in found[0].stored
+
+
+@pytest.mark.parametrize(
+    ("code", "document", "after", "told"),
+    [
+        (DONE, a_document(), a_job(), ("COMPLETED_SUCCESSFULLY", True)),
+        (DONE, a_document(), a_job(mark="retry"), None),
+        (DONE, a_document(), a_job(journal=(JournalEntry(Decision.SUCCEEDED, ordinals=(0,)),)), None),
+        (SCHEDULED, a_document(), a_job(), None),
+        (AWAITING, a_document(is_closed=True, due=AT), a_job(), None),
+        (AWAITING, a_document(is_closed=True), a_job(), ("without a due time", False)),
+        (AWAITING, None, a_job(), ("without a document", False)),
+    ],
+)
+def test_the_document_of_a_step_fits_its_status(
+    code: StepCode, document: StepDocument | None, after: JobDocument, told: tuple[str, bool] | None
+) -> None:
+    """A final step needs none: what is left of it is debris. One that waits for a retry says until when."""
+    beside = Beside(documents=() if document is None else (document,))
+    found = list(check_beside(Block(0, (StepId("a"),), (0,), bytes([code]), beside, after)))
+    assert [(one.kind, one.is_debris) for one in found] == (
+        [] if told is None else [(FindingKind.STEP_DOCUMENT, told[1])]
+    )
+    assert told is None or told[0] in found[0].stored
+
+
+def test_steps_of_later_stages_are_recounted_as_what_the_journal_makes_of_them() -> None:
+    made = Recount(KINDS, (JournalEntry(Decision.UNREACHABLE, after_stage=0),))
+    made.add(a_ledger(FAILED, PREPARED, PREPARED, SCHEDULED), 0)
+    assert dict(made.tally) == {
+        (0, FAILED): 1,
+        (0, PREPARED): 1,
+        (10, StepCode.UNREACHABLE): 1,
+        (10, SCHEDULED): 1,
+    }
 
 
 def test_nothing_is_said_of_stages_before_the_first_is_reached() -> None:

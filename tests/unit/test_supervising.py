@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from choreography_ray.core.supervising import FIRST_WORD_SECONDS, ElsewhereWatch, ListedActor, SilenceWatch
-from choreography_ray.model import JobId
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from choreography_ray.core.supervising import (
+    FIRST_WORD_SECONDS,
+    ElsewhereWatch,
+    ListedActor,
+    SilenceWatch,
+    is_expired,
+)
+from choreography_ray.model import JobId, JobStatus
+from choreography_ray.options import ClusterOptions
+from choreography_ray.records import JobBrief
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
 
 JOB = JobId("job")
 ACTOR = ListedActor("actor", "worker")
@@ -54,3 +68,19 @@ def test_an_owner_elsewhere_is_silent_after_a_lease_without_a_new_sign() -> None
     assert watch.silent({JOB: (1, 1, 2)}, LEASE, 11.1) == {JOB}
     watch.blink()
     assert watch.silent({JOB: (1, 1, 2)}, LEASE, 20.0) == set()
+
+
+@pytest.mark.parametrize(
+    ("status", "age", "kept", "is_over"),
+    [
+        (JobStatus.FAILED, timedelta(days=8), timedelta(days=7), True),
+        (JobStatus.FAILED, timedelta(days=7), timedelta(days=7), False),
+        (JobStatus.STOPPED, timedelta(days=8), timedelta(days=7), False),
+        (JobStatus.FAILED, timedelta(days=8), None, False),
+    ],
+)
+def test_a_job_that_has_ended_is_kept_for_as_long_as_was_asked(
+    status: JobStatus, age: timedelta, kept: timedelta | None, is_over: bool
+) -> None:
+    job = JobBrief(JOB, status, AT, AT)
+    assert is_expired(job, AT + age, ClusterOptions(terminal_job_retention=kept)) is is_over
