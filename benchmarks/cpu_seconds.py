@@ -23,16 +23,15 @@ OWN = 20
 """Steps in actors of their own, each some tenths of a second."""
 
 KINDS = {
-    "ray::JobActor": "job actor",
-    "ray::HostActor": "hosts",
-    "ray::Bare": "bare actors",
-    "ray::": "throttle, supervisor, idle workers",
+    "JobActor": "job actor",
+    "HostActor": "hosts",
+    "Bare": "bare actors",
     "/gcs_server ": "GCS",
-    "/raylet ": "raylet",
-    "default_worker.py": "throttle, supervisor, idle workers",
+    "/raylet/raylet ": "raylet",
     "secantus": "store",
 }
-"""By a part of the command line, the first that is found."""
+"""By a part of the command line."""
+OTHERS = "what else Ray runs"
 
 
 class Meter:
@@ -68,14 +67,15 @@ class Meter:
         for process in (here, *here.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
-                # A worker is given its title with its actor, and has used time before.
+                # A worker is given its title with its actor, has used time before, and may lose it before its end.
                 kind = "driver" if process == here else kind_of(" ".join(process.cmdline()))
-                self._used[process] = kind, times.user + times.system
+                known = self._used.get(process, (OTHERS, 0.0))[0]
+                self._used[process] = known if kind == OTHERS else kind, times.user + times.system
 
 
 def kind_of(command: str) -> str:
     """What a process is to us."""
-    return next((kind for part, kind in KINDS.items() if part in command), "dashboard and the like")
+    return next((kind for part, kind in KINDS.items() if part in command), OTHERS)
 
 
 def counted(work: Callable[[], object]) -> Counter[str]:
