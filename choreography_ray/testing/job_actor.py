@@ -161,8 +161,8 @@ class SimJob:
     def die(self, process: Process | None = None) -> None:
         """kill -9; Ray brings it back a little later."""
         victim = process or self.process
-        if victim is None or self.is_over or not victim.is_alive:
-            return
+        if victim is None or not victim.is_alive or (self.is_over and victim is self.process):
+            return  # one that was replaced, and wakes when the job is over, dies all the same
         self.cluster.job_kills += 1
         self.cluster.note(f"the actor of {self.job_id} dies")
         victim.kill()

@@ -60,7 +60,11 @@ async def look_on(world: World, told: Counter[str] | None = None) -> None:
         await asyncio.sleep(world.random.random() ** 3)
 
 
-@pytest.mark.parametrize("seed", range(20))
+WAKES_TO_DIE = 1715
+"""A process that was cut off wakes when its job is over, and is killed at its first write."""
+
+
+@pytest.mark.parametrize("seed", [*range(20), WAKES_TO_DIE])
 def test_nothing_is_found_while_anything_happens(seed: int) -> None:
     run(play(draw_story(seed), look_on))
 
