@@ -8,15 +8,14 @@ a process uses between the last look and its end is not seen.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psutil
 
 from benchmarks.findings import Finding
 from benchmarks.jobs import Count, OwnJob, WarmJob
-from benchmarks.measure import Benchmark, Size, connected, rounds_of, run_job
+from benchmarks.measure import Benchmark, Size, connected, looking, rounds_of, run_job
 from benchmarks.own_actor_overhead import bare
 
 OWN = 20
@@ -35,42 +34,21 @@ OTHERS = "what else Ray runs"
 
 
 class Meter:
-    """CPU seconds of the processes below this one, by kind."""
+    """CPU seconds of this process and of those below it."""
 
     def __init__(self) -> None:
-        self._used: dict[psutil.Process, tuple[str, float]] = {}
-        self._is_over = threading.Event()
+        self.used: dict[psutil.Process, tuple[str, float]] = {}
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[Counter[str]]:
-        """Count within; the counter is full afterwards."""
-        self._look()
-        before = dict(self._used)
-        used: Counter[str] = Counter()
-        thread = threading.Thread(target=self._watch, name="cpu")
-        thread.start()
-        try:
-            yield used
-        finally:
-            self._is_over.set()
-            thread.join()
-            self._look()
-            for process, (kind, seconds) in self._used.items():
-                used[kind] += seconds - before.get(process, ("", 0.0))[1]
-
-    def _watch(self) -> None:
-        while not self._is_over.wait(0.1):
-            self._look()
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Note what each has used by now, and of which kind it is."""
         here = psutil.Process()
         for process in (here, *here.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
                 # A worker is given its title with its actor, has used time before, and may lose it before its end.
                 kind = "driver" if process == here else kind_of(" ".join(process.cmdline()))
-                known = self._used.get(process, (OTHERS, 0.0))[0]
-                self._used[process] = known if kind == OTHERS else kind, times.user + times.system
+                known = self.used.get(process, (OTHERS, 0.0))[0]
+                self.used[process] = known if kind == OTHERS else kind, times.user + times.system
 
 
 def kind_of(command: str) -> str:
@@ -79,9 +57,16 @@ def kind_of(command: str) -> str:
 
 
 def counted(work: Callable[[], object]) -> Counter[str]:
-    """What a piece of work uses."""
-    with Meter().running() as used:
+    """What a piece of work uses, by kind of process."""
+    meter = Meter()
+    meter.look()
+    before = dict(meter.used)
+    with looking(meter.look, every=0.1):
         work()
+    meter.look()
+    used: Counter[str] = Counter()
+    for process, (kind, seconds) in meter.used.items():
+        used[kind] += seconds - before.get(process, ("", 0.0))[1]
     return used
 
 

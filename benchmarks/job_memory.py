@@ -7,16 +7,14 @@ it plans, prepares and runs, and what it has while it runs. The large job is rem
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import psutil
 
 from benchmarks.findings import Finding, at_most
 from benchmarks.jobs import Count, WarmJob
-from benchmarks.measure import TELL_SECONDS, Benchmark, Size, connected, rounds_of, run_job, say
+from benchmarks.measure import TELL_SECONDS, Benchmark, Size, connected, looking, rounds_of, run_job, say
 from choreography_ray import Choreography, JobHandle, JobStatus
 
 SMALL = 20_000
@@ -28,27 +26,15 @@ class Watcher:
 
     def __init__(self) -> None:
         self.seen: list[tuple[datetime, int]] = []
-        self._is_over = threading.Event()
+        self._actor: psutil.Process | None = None
 
-    @contextlib.contextmanager
-    def looking(self) -> Iterator[None]:
-        """Look within."""
-        thread = threading.Thread(target=self._look, name="memory")
-        thread.start()
-        try:
-            yield
-        finally:
-            self._is_over.set()
-            thread.join()
-
-    def _look(self) -> None:
-        actor: psutil.Process | None = None
-        while not self._is_over.wait(0.5):
-            with contextlib.suppress(psutil.Error):
-                if actor is None or not actor.is_running():
-                    actor = next(filter(_is_job_actor, psutil.Process().children(recursive=True)), None)
-                if actor is not None:
-                    self.seen.append((datetime.now(UTC), actor.memory_full_info().uss))
+    def look(self) -> None:
+        """Note what it has now, if it is there."""
+        with contextlib.suppress(psutil.Error):
+            if self._actor is None or not self._actor.is_running():
+                self._actor = next(filter(_is_job_actor, psutil.Process().children(recursive=True)), None)
+            if self._actor is not None:
+                self.seen.append((datetime.now(UTC), self._actor.memory_full_info().uss))
 
 
 def _is_job_actor(process: psutil.Process) -> bool:
@@ -60,7 +46,7 @@ def _is_job_actor(process: psutil.Process) -> bool:
 def bytes_of(choreography: Choreography, steps: int) -> tuple[int, int]:
     """The job actor's memory: the most that was seen, and what it has while it runs."""
     watcher = Watcher()
-    with watcher.looking():
+    with looking(watcher.look, every=0.5):
         handle = choreography.start(WarmJob, Count(steps=steps))
         run_until(handle, min(RUN, steps))
         record = handle.record()

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -97,6 +98,24 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
     began = time.perf_counter()
     value = work()
     return value, time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def looking(look: Callable[[], None], every: float) -> Iterator[None]:
+    """Within, something is looked at every so many seconds, on a thread of its own."""
+    is_over = threading.Event()
+
+    def go_on() -> None:
+        while not is_over.wait(every):
+            look()
+
+    thread = threading.Thread(target=go_on, name="looking")
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 @contextlib.contextmanager

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from types import CodeType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 from pydantic.fields import FieldInfo
+from typing_extensions import TypeAliasType
 
 from choreography_ray.code.ownership import functions_of
 
@@ -24,8 +25,8 @@ def mentioned_in_annotations(module: ModuleType, classes: Iterable[type]) -> dic
     for value in (*mine, *vars(module).values()):
         if getattr(value, "__module__", None) == module.__name__:
             texts += [text for function in functions_of(value) for text in _texts_of_classes(function.__code__)]
-            if type(value).__name__ == "TypeAliasType":
-                texts.append(repr(cast("Any", value).__value__))
+            if isinstance(value, TypeAliasType):
+                texts.append(repr(value.__value__))
     names = {name for text in texts for name in _NAME.findall(text)}
     return {name: value for name, value in vars(module).items() if name in names and _can_annotate(value)}
 

@@ -11,6 +11,7 @@ import bson
 import pytest
 
 from benchmarks.__main__ import NAMES, benchmark_of
+from benchmarks.cpu_seconds import OTHERS, kind_of
 from benchmarks.findings import Finding, at_least, at_most
 from benchmarks.page import BEGIN, DOCS, END, PAGE, number, picture, read, table, with_block, write
 from benchmarks.peers.environments import PACKAGES
@@ -31,6 +32,23 @@ def test_a_ratio_is_the_median_of_the_pairs_not_the_ratio_of_medians() -> None:
     assert FINDING.ratios == (1.0, 3.0, 1.5)
     assert FINDING.value == 1.5
     assert FINDING.is_met is False
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        ("ray::HostActor.tell", "hosts"),
+        ("ray::0a1b/step4-2.14:HostActor.__init__", "hosts"),
+        ("ray::job/0a1b:JobActor.__init__", "job actor"),
+        ("/lib/ray/core/src/ray/gcs/gcs_server --log_dir=/tmp/ray", "GCS"),
+        ("/lib/ray/core/src/ray/raylet/raylet --python_worker_command=python workers/default_worker.py", "raylet"),
+        ("python workers/default_worker.py --raylet-name=/tmp/ray/sockets/raylet --node-id=1", OTHERS),
+        ("ray::ThrottleActor.exchange", OTHERS),
+        ("", OTHERS),
+    ],
+)
+def test_processes_are_known_by_their_commands(command: str, kind: str) -> None:
+    assert kind_of(command) == kind
 
 
 def test_without_another_side_the_median_of_ours_is_judged() -> None:
