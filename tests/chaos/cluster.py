@@ -269,12 +269,12 @@ class ClusterUnderTest:
         return everything
 
     def kill_head(self) -> None:
-        """GCS, first node and all other nodes at once: the cluster is gone."""
-        assert self.gcs is not None
-        for raylet in tuple(self.raylets):
-            self.kill_node(raylet)
-        self.gcs.kill()
-        self.gcs.await_end()
+        """GCS, first node and all other nodes at once, with all that Ray runs beside them: the cluster is gone."""
+        self.processes()
+        killed = self._kill_everything()
+        for each in killed:
+            each.await_end()
+        self.raylets = []
 
     def restart_gcs(self) -> Recipe:
         """Kill the GCS; what starts it again."""
@@ -327,12 +327,9 @@ class ClusterUnderTest:
 
     # The end.
 
-    def close(self) -> None:
-        """End every process of it."""
-        for driver in self._drivers:
-            driver.kill()
-        with contextlib.suppress(Exception):
-            self.processes()
+    def _kill_everything(self) -> list[Process]:
+        """Each process of the Ray cluster; what was killed."""
+        killed: list[Process] = []
         for _ in range(3):  # what one starts while it is ended
             among = running()
             mine = [each for pid, each in self._mine.items() if pid in among and among[pid].began == each.began]
@@ -340,7 +337,17 @@ class ClusterUnderTest:
             mine += descendants([each.pid for each in mine], among)
             for each in mine:
                 each.kill()
+            killed += mine
             time.sleep(0.1)
+        return killed
+
+    def close(self) -> None:
+        """End every process of it."""
+        for driver in self._drivers:
+            driver.kill()
+        with contextlib.suppress(Exception):
+            self.processes()
+        self._kill_everything()
         if self.proxy is not None:
             self.proxy.close()
         if self._redis is not None:

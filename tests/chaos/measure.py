@@ -98,6 +98,7 @@ def _on_one_cluster(row: Row, times: int) -> Iterator[list[float]]:
                 job.finish()
                 check_counts(cluster, witness, job.load, job.job_id)
                 check_nothing_left(cluster, witness, job.driver, job.job_id)
+                job.driver.kill()
                 yield seconds
                 times -= wanted
                 if times <= 0:
