@@ -12,6 +12,7 @@ from choreography_ray.access.asker import Asker, Unanswered
 from choreography_ray.access.reading import Reader
 from choreography_ray.access.step import AsyncStepHandle
 from choreography_ray.core.explaining import Explained
+from choreography_ray.core.instant import seconds_of
 from choreography_ray.engine.rest import Request, RequestKind, RetryFailed
 from choreography_ray.errors import (
     OwnedElsewhere,
@@ -192,8 +193,3 @@ class JobAccess:
             raise error(reasons.OWNED_ELSEWHERE, self.job_id, str(elsewhere)) from elsewhere
         except Unanswered as unanswered:
             raise error(reasons.UNANSWERED, self.job_id) from unanswered
-
-
-def seconds_of(timeout: float | timedelta) -> float:
-    """A duration, however it is given, in seconds."""
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from choreography_ray.access.asker import Asker, NobodyWorks, Unanswered
 from choreography_ray.access.orphans import delete_orphan
 from choreography_ray.access.reading import Reader
+from choreography_ray.core.instant import seconds_of
 from choreography_ray.core.step_stops import CONFIRM_SECONDS
 from choreography_ray.engine.rest import NO_SUCH_STEP, StopStep
 from choreography_ray.errors import (
@@ -40,14 +43,14 @@ class AsyncStepHandle:
         """All that is told of it. Raises `JobNotFound`, `StepNotFound`."""
         return await self._reader.step(self.step_id)
 
-    async def stop(self, answer_timeout: float = 60.0) -> JobStepStatus:
+    async def stop(self, answer_timeout: float | timedelta = 60.0) -> JobStepStatus:
         """Stop this step while its job goes on; returns once it is accounted: where it stands then [S9.7].
 
         `STOPPED` is not final: a resume runs it again, and when nothing else of its stage can run the job is stopped.
         A step that waits for a retry is `COMPLETED_WITH_FAILURE`, as its next attempt will not be made; one whose body
         came to its end first has the status that it ended with. Of a stopped job, a step of a stage that was not
-        reached stays `PREPARED`. Asking again does no harm. `answer_timeout`: seconds that the job may take to answer
-        on top of what the stop takes.
+        reached stays `PREPARED`. Asking again does no harm. `answer_timeout`: what the job may take to answer, in
+        seconds, on top of what the stop takes.
 
         Raises `StepStopError`: with `STOP_TIMED_OUT` the stop is saved and will be carried out; with another reason
         that begins with `FAILED` nobody said that it is. Raises `JobNotFound`, `StepNotFound`.
@@ -61,7 +64,7 @@ class AsyncStepHandle:
         if record.status.is_final:
             raise self._refused(StepStopReason.STEP_IS_FINAL, str(record.status))
         patience = 2 * max(0.0, document.options.step_stop_timeout.total_seconds()) + CONFIRM_SECONDS
-        answer = await self._ask(StopStep(record.ordinal, self.step_id), patience + answer_timeout)
+        answer = await self._ask(StopStep(record.ordinal, self.step_id), patience + seconds_of(answer_timeout))
         if answer == NO_SUCH_STEP:
             raise StepNotFound(self.job_id, self.step_id)
         if answer in tuple(StepStopReason):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,4 +47,5 @@ async def load_stored_code(storage: JobStorage, writer: Writer, ref: CodeRef) ->
     for name in loaded.modules:
         # Ray has a cloudpickle of its own. A task that a body starts finds these modules nowhere.
         _cloudpickle.register_pickle_by_value(sys.modules[name])
+    gc.freeze()  # what is loaded stays: to search it for garbage took a quarter of what handling a short step takes
     return loaded

@@ -394,9 +394,9 @@ class StepHandle:
         """All that is told of it."""
         return self._job.read(lambda job: job.step(self.step_id).record())
 
-    def stop(self) -> JobStepStatus:
+    def stop(self, answer_timeout: float | timedelta = 60.0) -> JobStepStatus:
         """See `AsyncStepHandle.stop`."""
-        return self._job.control(lambda job: job.step(self.step_id).stop())
+        return self._job.control(lambda job: job.step(self.step_id).stop(answer_timeout))
 
     def remove(self) -> None:
         """See `AsyncStepHandle.remove`."""

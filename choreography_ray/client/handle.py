@@ -20,6 +20,7 @@ from choreography_ray.client.control import Controller
 from choreography_ray.client.logs import output_of
 from choreography_ray.client.timeline import timeline_of
 from choreography_ray.core.explaining import Explained
+from choreography_ray.core.instant import seconds_of
 from choreography_ray.display import SHOWN_FAILURES, LiveView, live_view
 from choreography_ray.engine.rest import Request
 from choreography_ray.errors import (
@@ -92,7 +93,7 @@ class AsyncJobHandle(JobAccess):
 
         Raises `JobNotFound`, and `JobRemoved` when it is removed meanwhile [S9.6].
         """
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        seconds = None if timeout is None else seconds_of(timeout)
         try:
             async with asyncio.timeout(seconds):
                 return await self._wait(progress)

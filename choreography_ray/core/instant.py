@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,3 +12,8 @@ class Instant:
 
     now: float
     at: datetime
+
+
+def seconds_of(duration: float | timedelta) -> float:
+    """A duration, however it is given, in seconds."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration

@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from choreography_ray.access.job import seconds_of
 from choreography_ray.authoring.result import JobStepResult
 from choreography_ray.codec import decode
+from choreography_ray.core.instant import seconds_of
 from choreography_ray.job import Job, JobState
 from choreography_ray.model import AttemptRecord, JobId, StepId
 from choreography_ray.options import JobsOptions

@@ -11,10 +11,10 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 
-from choreography_ray.access.job import seconds_of
 from choreography_ray.access.starting import concluded, new_document, require_admission, require_startable
 from choreography_ray.codec import Encoder
 from choreography_ray.core.commands import ReportStart
+from choreography_ray.core.instant import seconds_of
 from choreography_ray.core.starting import REMOVED
 from choreography_ray.errors import JobNotFound, JobRemoved, StartJobError, StartJobReason
 from choreography_ray.job import Job, check_id

@@ -8,9 +8,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from choreography_ray.access.asker import Asker, Unanswered
-from choreography_ray.access.job import JobAccess, seconds_of
+from choreography_ray.access.job import JobAccess
 from choreography_ray.access.reading import Reader
 from choreography_ray.core.explaining import Explained
+from choreography_ray.core.instant import seconds_of
 from choreography_ray.engine.ports import Loaded
 from choreography_ray.engine.rest import Request
 from choreography_ray.engine.taking import delete_taken, take_by_force

@@ -309,9 +309,10 @@ class ClusterUnderTest:
 
     # Drivers and readers.
 
-    def driver(self) -> Driver:
-        """A new driver; it is ended with the cluster."""
-        driver = Driver(self.environment, self.log)
+    def driver(self, *, is_direct: bool = False) -> Driver:
+        """A new driver; it is ended with the cluster. `is_direct`: it reaches the store past what lies before it."""
+        direct = {"CHOREOGRAPHY_MONGO_URL": self.store_url} if is_direct else {}
+        driver = Driver(self.environment | direct, self.log)
         self._drivers.append(driver)
         return driver
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import stories
-from tests.chaos.cluster import JOB, ClusterUnderTest, Memory
+from tests.chaos.cluster import HOST, JOB, ClusterUnderTest, Memory
 from tests.chaos.endings import check_counts, check_nothing_left
 from tests.chaos.marks import Witness
-from tests.chaos.processes import await_true
+from tests.chaos.processes import Process, await_true
 from tests.chaos.stories import Running
 
 pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.timeout(400)]
@@ -54,6 +54,40 @@ def test_a_raylet_hangs_while_its_workers_go_on(cluster: ClusterUnderTest, witne
     job = Running(cluster, witness, "zombie", seconds=3.0, steps=60)
     stories.raylet_hangs(job)
     finish(job)
+
+
+def test_a_step_whose_node_hangs_is_stopped_and_accounted_later(cluster: ClusterUnderTest, witness: Witness) -> None:
+    """No end of its process is confirmed in time, and whoever stops it is told so; then it counts, once [S9.7]."""
+    job = Running(cluster, witness, "late", steps=4, stages=1, flaky=0, rotten=0, is_gated=True, is_shared=False)
+    node, step = _step_away_from_its_job(job)
+    stopped = cluster.pause_node(node)
+    assert job.driver.call("stop_step", job_id=job.job_id, step_id=step, answer_timeout=60.0) == "STOP_TIMED_OUT"
+    with cluster.reader() as reader:
+        assert reader.job(job.job_id).step(step).record().status == "SCHEDULED"
+        for each in stopped:
+            each.send(signal.SIGCONT)
+        await_true(lambda: reader.job(job.job_id).step(step).record().status == "STOPPED", 60, "it is accounted")
+        (witness.folder / "gate").touch()
+        record = reader.job(job.job_id).wait(timeout=60, progress=False)
+        assert (record.status, record.progress.succeeded, record.progress.stopped) == ("STOPPED", 3, 1)
+        assert reader.job(job.job_id).verify().is_ok
+    assert witness.count("told", job=job.job_id) == 4, "each step was told of once"
+    assert witness.count("twice", job=job.job_id) == 0
+
+
+def _step_away_from_its_job(job: Running) -> tuple[Process, str]:
+    """A node without the job's actor, and a step that it works on; hosts elsewhere are killed until there is one."""
+    here = {each.pid: raylet for raylet in job.cluster.raylets for each in job.cluster.processes(raylet=raylet)}
+    home = here[stories.one(job.cluster.processes(JOB)).pid]
+    node = next(raylet for raylet in job.cluster.raylets if raylet != home)
+    while True:
+        working = job.workers()
+        for host in job.cluster.processes(HOST, raylet=node):
+            if host.pid in working:
+                return node, working[host.pid]
+        for host in job.cluster.processes(HOST, raylet=home):
+            host.kill()
+        await_true(lambda: len(job.at_work()) == job.load.steps, 60, "they work again, maybe there")
 
 
 def test_the_head_restarts_and_remembers_nothing(cluster: ClusterUnderTest, witness: Witness) -> None:

@@ -18,6 +18,7 @@ from tests.chaos import stories
 from tests.chaos.cluster import ClusterUnderTest
 from tests.chaos.endings import check_counts, check_nothing_left
 from tests.chaos.marks import Witness
+from tests.chaos.processes import await_true
 from tests.chaos.stories import Running
 
 pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.timeout(400)]
@@ -93,6 +94,25 @@ def test_the_line_to_the_store_is_blocked_and_cut(proxied: ClusterUnderTest, wit
         threading.Event().wait(8)
     job.until(lambda m: m.event == "told", stories.now())
     finish(job)
+
+
+def test_a_step_is_stopped_while_its_job_cannot_write(proxied: ClusterUnderTest, witness: Witness) -> None:
+    """Whoever stops it is told that the job cannot save it; with the store it is stopped after all, once [S9.7]."""
+    assert proxied.proxy is not None
+    job = Running(proxied, witness, "unsaved", steps=4, stages=1, flaky=0, rotten=0, is_gated=True)
+    other = proxied.driver(is_direct=True)
+    other.call("ping")
+    with proxied.proxy.cut():
+        told = other.call("stop_step", job_id=job.job_id, step_id="2", answer_timeout=10.0)
+        assert told == "FAILED_TO_PERSIST"
+    with proxied.reader() as reader:
+        step = reader.job(job.job_id).step("2")
+        await_true(lambda: step.record().status == "STOPPED", 60, "it is stopped")
+        (witness.folder / "gate").touch()
+        record = reader.job(job.job_id).wait(timeout=60, progress=False)
+        assert (record.status, record.progress.succeeded, record.progress.stopped) == ("STOPPED", 3, 1)
+        assert reader.job(job.job_id).verify().is_ok
+    assert witness.count("told", job=job.job_id) == 4, "each step was told of once"
 
 
 @pytest.fixture
