@@ -30,7 +30,15 @@ NEEDED = ("choreography_ray", "tests", "harness", "pyproject.toml")
 UNIT = [
     f"tests/unit/test_{name}.py"
     for name in (
-        *("core_attempts", "core_decisions", "core_hosts", "core_job_machine", "core_ledger", "core_policies"),
+        *(
+            "core_attempts",
+            "core_decisions",
+            "core_hosts",
+            "core_inbox",
+            "core_job_machine",
+            "core_ledger",
+            "core_policies",
+        ),
         *("core_starting", "core_transitions", "core_verifying", "core_work", "throttle", "supervising", "waiting"),
     )
 ]

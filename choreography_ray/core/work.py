@@ -247,11 +247,11 @@ class _Fresh:
         return None
 
     def rest(self, ledger: Ledger) -> Iterator[int]:
-        at = self._at
-        while at < len(self._ordinals):
-            if ledger.code(self._ordinals[at]) == StepCode.PREPARED:
-                yield self._ordinals[at]
-            at += 1
+        """All that wait, in their order; none of them is taken."""
+        first = dict.fromkeys(self._first)
+        yield from (ordinal for ordinal in first if self._waits(ledger, ordinal))
+        others = (self._ordinals[at] for at in range(self._at, len(self._ordinals)))
+        yield from (ordinal for ordinal in others if ordinal not in first and self._waits(ledger, ordinal))
 
     def left(self, ledger: Ledger) -> int:
         """An upper bound: steps settled out of turn are not looked for."""

@@ -59,6 +59,13 @@ def test_a_host_that_waits_for_its_resources_says_so_until_it_is_up() -> None:
     assert [view.is_waiting for view in table.all()] == [False]
 
 
+def test_a_host_that_is_gone_is_no_host_that_steps_could_work_on() -> None:
+    table = warm()
+    assert [table.alike(kind) for kind in range(3)] == [1, 1, 0]
+    table.drop(HOST)
+    assert table.alike(0) == 0
+
+
 def test_hosts_that_the_next_stage_has_no_use_for_are_named() -> None:
     assert warm().useless([2]) == [HOST]
     assert warm().useless([1]) == []

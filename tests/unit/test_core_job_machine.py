@@ -11,10 +11,11 @@ from choreography_ray.core import events as e
 from choreography_ray.core.instant import Instant
 from choreography_ray.core.job_machine import JobMachine
 from choreography_ray.core.ledger import Ledger, split
+from choreography_ray.core.policies import LOOK_AGAIN_SECONDS
 from choreography_ray.core.situation import JobRules
 from choreography_ray.core.slots import JobSlots
 from choreography_ray.errors import Fenced
-from choreography_ray.model import HostId, JobId, JobStatus, StageFailureBehavior
+from choreography_ray.model import AdmissionMoment, HostId, JobId, JobStatus, StageFailureBehavior
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import CodeRef, Group, JobDocument, LedgerSegment, PlanRef, Run, StepCode, StepKind
 
@@ -23,7 +24,7 @@ NOW = Instant(1000.0, AT)
 KINDS = (StepKind(0, "app:Step"), StepKind(10, "app:Step"))
 
 
-def a_machine_whose_first_stage_has_failed() -> JobMachine:
+def a_machine_whose_first_stage_has_failed(*, is_admission_asked: bool = False) -> JobMachine:
     """Two stages of one step; the first has failed, and the job has not been asked what that means."""
     document = JobDocument(
         JobId("job"), "Job", CodeRef("app", "Job"), None, None, JobsOptions(), AT, AT,
@@ -32,8 +33,9 @@ def a_machine_whose_first_stage_has_failed() -> JobMachine:
     (segment,) = split([0, 1], 1, 250)
     codes = bytes([StepCode.COMPLETED_WITH_FAILURE, StepCode.PREPARED])
     ledger = Ledger(KINDS, [LedgerSegment(0, 1, 0, codes, segment.kinds)], 250)
-    machine = JobMachine(document, ledger, JobSlots(JobId("job"), "actor", 1, 30.0), JobRules(), NOW)
-    machine.recover((), (), NOW)
+    rules = JobRules(is_admission_asked=is_admission_asked)
+    machine = JobMachine(document, ledger, JobSlots(JobId("job"), "actor", 1, 30.0), rules, NOW)
+    machine.recover((), (), NOW, is_admitted=True)
     asked = machine.handle([e.ResumeHookRan()], NOW)
     assert c.AskFailureBehavior(0) in asked
     return machine
@@ -83,3 +85,38 @@ def test_what_the_hook_of_a_stop_makes_of_the_state_is_saved_with_it() -> None:
 def test_a_job_that_runs_is_not_resumed() -> None:
     machine = a_machine_whose_first_stage_has_failed()
     assert c.Answer((7,), "ALREADY_RUNNING") in machine.handle([e.ResumeAsked(7)], NOW)
+
+
+def test_a_removal_is_asked_for_and_begins() -> None:
+    machine = a_machine_whose_first_stage_has_failed()
+    machine.handle([e.RemoveAsked(7)], NOW)
+    assert machine.document.status is JobStatus.REMOVING
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_job_is_not_woken_to_ask_for_an_admission_that_it_needs_no_more(is_stopped: bool) -> None:
+    """Nobody had answered, and it would have been asked again after a second [S11]."""
+    machine = a_machine_whose_first_stage_has_failed(is_admission_asked=True)
+    assert c.AskAdmission(AdmissionMoment.STAGE) in machine.handle([go_on()], NOW)
+    commands = machine.handle([e.AdmissionAnswered(None, AdmissionMoment.STAGE, "away")], NOW)
+    assert c.SetTimer(NOW.now + 1.0) in commands
+    if is_stopped:
+        machine.handle([e.StopAsked(1)], NOW)
+        machine.handle([e.StoppedHookRan()], NOW)
+    else:
+        machine.handle([e.AdmissionAnswered(True, AdmissionMoment.STAGE)], NOW)
+    later = Instant(NOW.now + 5.0, AT)
+    machine.handle([], later)
+    (timer,) = (one for one in machine.handle([], later) if isinstance(one, c.SetTimer))
+    assert timer.at > later.now + LOOK_AGAIN_SECONDS
+
+
+def test_a_start_that_is_stopped_before_anything_came_up_is_told_so() -> None:
+    document = JobDocument(
+        JobId("job"), "Job", CodeRef("app", "Job"), None, None, JobsOptions(), AT, AT,
+        status=JobStatus.STARTING_STEPS, fence=1, plan=PlanRef(1, 1, 2), has_started_hook=True,
+    )  # fmt: skip
+    ledger = Ledger(KINDS, list(split([0, 1], 1, 250)), 250)
+    machine = JobMachine(document, ledger, JobSlots(JobId("job"), "actor", 1, 30.0), JobRules(), NOW)
+    machine.begin(NOW)
+    assert c.ReportStart("STOPPED", ()) in machine.handle([e.StopAsked(1)], NOW)

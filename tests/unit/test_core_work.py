@@ -22,6 +22,11 @@ def queue(kinds: tuple[StepKind, ...], indexes: list[int], attempts: dict[int, i
     return made
 
 
+def test_before_a_stage_begins_nothing_waits() -> None:
+    waiting = WorkQueue(Ledger((OWN,), list(split([0, 0], 1, 100)), 100), {})
+    assert (waiting.waiting, waiting.slots_wanted(10), waiting.take(10, 1)) == (0, 0, None)
+
+
 def test_own_actors_get_one_step_each_in_the_order_of_the_plan() -> None:
     waiting = queue((OWN,), [0, 0, 0])
     assert [waiting.take(10, 1).ordinals for _ in range(3)] == [(0,), (1,), (2,)]  # type: ignore[union-attr]
@@ -145,3 +150,59 @@ def test_a_large_group_ends_where_a_segment_of_the_ledger_does() -> None:
     assert first.ordinals == tuple(range(30))
     taken = [batch.ordinals for batch in iter(lambda: waiting.take(250, 1), None)]
     assert taken == [tuple(range(30, 200)), tuple(range(200, 400)), tuple(range(400, 600))]
+
+
+def test_what_was_taken_waits_no_more() -> None:
+    waiting = queue((SHARED,), [0] * 30)
+    waiting.learn(0, 1, 0.0001)
+    assert waiting.waiting == 30
+    batch = waiting.take(30, 2)
+    assert batch is not None
+    assert waiting.waiting == 30 - len(batch.ordinals) > 0
+
+
+def test_nothing_waits_when_the_rest_was_settled_out_of_turn() -> None:
+    ledger = Ledger((OWN,), list(split([0, 0], 1, 100)), 100)
+    waiting = WorkQueue(ledger, {})
+    waiting.enter_stage(0)
+    for ordinal in (0, 1):
+        ledger.settle(ordinal, StepCode.STOPPED)
+    assert waiting.take(10, 1) is None
+    assert waiting.waiting == 0
+    assert waiting.slots_wanted(10) == 0
+
+
+def test_steps_in_actors_of_their_own_want_a_slot_each() -> None:
+    assert queue((OWN,), [0] * 7).slots_wanted(100) == 7
+
+
+def test_steps_that_had_a_place_before_are_told_of_first() -> None:
+    ledger = Ledger((OWN,), list(split([0] * 5, 1, 100)), 100)
+    waiting = WorkQueue(ledger, {})
+    waiting.enter_stage(0, first=(3, 1))
+    assert list(waiting.next_ordinals()) == [1, 3, 0, 2, 4]
+
+
+def test_a_step_that_somebody_stops_is_not_told_of_as_one_that_could_start() -> None:
+    waiting = queue((OWN,), [0] * 3)
+    assert waiting.withdraw(1) == 1
+    assert list(waiting.next_ordinals()) == [0, 2]
+    assert waiting.waiting == 2
+
+
+def test_a_step_that_was_stopped_before_its_stage_began_does_not_count_as_waiting() -> None:
+    ledger = Ledger((OWN, LATER), list(split([0, 1, 1], 1, 100)), 100)
+    waiting = WorkQueue(ledger, {})
+    waiting.enter_stage(0)
+    assert waiting.withdraw(2) == 1
+    waiting.enter_stage(10)
+    assert (waiting.waiting, list(waiting.next_ordinals())) == (1, [1])
+
+
+def test_a_retry_waits_once_it_is_due() -> None:
+    waiting = queue((OWN,), [0])
+    waiting.take(1, 1)
+    waiting.put_retry(0, 2, due=10.0)
+    assert waiting.waiting == 0
+    waiting.ripen(10.0)
+    assert (waiting.waiting, waiting.retries) == (1, 1)
