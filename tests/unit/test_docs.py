@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shlex
@@ -154,6 +155,8 @@ def test_every_command_exists_with_these_options(command: str) -> None:
             parse_ours(words[1:])
         case "ray":
             parse_rays(words[1:])
+        case _ if words[0].startswith(".ci/"):
+            assert os.access(ROOT / words[0], os.X_OK)
         case name:
             assert name in FOREIGN or words[0].startswith("./")  # a program of the reader's own
 

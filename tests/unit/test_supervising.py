@@ -7,9 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from choreography_ray.core.supervising import (
+    FIRST_DELAY,
     FIRST_WORD_SECONDS,
+    LONGEST_DELAY,
     ElsewhereWatch,
     ListedActor,
+    Revivals,
     SilenceWatch,
     is_expired,
 )
@@ -84,3 +87,36 @@ def test_a_job_that_has_ended_is_kept_for_as_long_as_was_asked(
 ) -> None:
     job = JobBrief(JOB, status, AT, AT)
     assert is_expired(job, AT + age, ClusterOptions(terminal_job_retention=kept)) is is_over
+
+
+def test_a_job_that_does_not_come_up_is_tried_ever_less_often_until_somebody_connects() -> None:
+    revivals, now = Revivals(), 1_000.0
+    waits: list[float] = []
+    for _ in range(10):
+        revivals.look([JOB], now)
+        assert revivals.next(1, now) == [JOB]
+        revivals.done(JOB)
+        (due,) = revivals._not_before.values()
+        waits.append(due - now)
+        revivals.look([JOB], due - 0.1)
+        assert revivals.next(1, due - 0.1) == []
+        now = due
+    assert waits == [min(FIRST_DELAY * 2**tries, LONGEST_DELAY) for tries in range(10)]
+    assert waits[-1] == LONGEST_DELAY
+    revivals.look([JOB], now)
+    revivals.next(1, now)
+    revivals.done(JOB)
+    revivals.forgive(now)
+    revivals.look([JOB], now + FIRST_DELAY)
+    assert revivals.next(1, now + FIRST_DELAY) == [JOB]
+
+
+def test_each_job_that_is_tried_holds_a_place_and_a_new_one_goes_before_one_that_failed() -> None:
+    revivals = Revivals()
+    old, new = JobId("old"), JobId("new")
+    revivals.look([old, JOB], 0.0)
+    assert revivals.next(1, 0.0) == [old]
+    assert revivals.next(1, 0.0) == [], "the only place is taken"
+    revivals.done(old)
+    revivals.look([old, JOB, new], FIRST_DELAY)
+    assert revivals.next(2, FIRST_DELAY) == [JOB, new]
