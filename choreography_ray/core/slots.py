@@ -57,6 +57,7 @@ class JobSlots:
     unused: int = field(init=False, default=0)
     wanted: int = field(init=False, default=0)
     _held: dict[tuple[HostId, Run], Held] = field(init=False, default_factory=dict[tuple[HostId, Run], Held])
+    _used: int = field(init=False, default=0)
     _is_speaking: bool = field(init=False, default=False)
     _has_news: bool = field(init=False, default=False)
     _is_waiting: bool = field(init=False, default=False)
@@ -73,7 +74,7 @@ class JobSlots:
     @property
     def size(self) -> int:
         """Slots held in all, used and unused."""
-        return self.unused + sum(held.width for held in self._held.values())
+        return self.unused + self._used
 
     @property
     def is_unanswered(self) -> bool:
@@ -83,6 +84,7 @@ class JobSlots:
     def restore(self, held: Iterable[Held]) -> None:
         """Begin from every run that the ledger, read under this fence, shows as assigned; nothing is unused then."""
         self._held = {(one.host, one.run): one for one in held}
+        self._used = sum(one.width for one in self._held.values())
         self.unused = 0
         self._is_speaking = self._has_news = True
 
@@ -104,6 +106,7 @@ class JobSlots:
         if (host, run) in self._held:
             raise ValueError(f"{host} {run} holds slots already")
         self.unused -= width
+        self._used += width
         self._held[host, run] = Held(host, run, width)
 
     def release(self, host: HostId, run: Run) -> bool:
@@ -111,8 +114,10 @@ class JobSlots:
 
         False when it held none (any more): a repetition changes nothing.
         """
-        if self._held.pop((host, run), None) is None:
+        held = self._held.pop((host, run), None)
+        if held is None:
             return False
+        self._used -= held.width
         self._has_news = True
         return True
 
@@ -120,6 +125,7 @@ class JobSlots:
         """Let go of what a run holds beyond `width`, 1 or more: so many of its steps have no outcome yet."""
         held = self._held.get((host, run))
         if held is not None and 1 <= width < held.width:
+            self._used -= held.width - width
             self._held[host, run] = Held(host, run, width)
             self._has_news = True
 

@@ -168,8 +168,11 @@ class WorkQueue:
         heads = ((head, kind) for kind, fresh in self._fresh.items() if (head := fresh.head(self._ledger)) is not None)
         return min(heads, default=None)
 
+    def _is_own(self, kind: int) -> bool:
+        return self._ledger.kinds[kind].hosting is StepHosting.OWN_ACTOR
+
     def _size(self, kind: int) -> int:
-        return 1 if self._ledger.kinds[kind].hosting is StepHosting.OWN_ACTOR else self._sizers[kind].size
+        return 1 if self._is_own(kind) else self._sizers[kind].size
 
     def take(self, room: int, slots: int, busy: int = 0) -> Batch | None:
         """The next steps to assign, at most `room`, shared fairly over the `busy` hosts and those that could work with
@@ -204,11 +207,10 @@ class WorkQueue:
 
     def width(self, kind: int) -> int:
         """How many bodies of a kind a host performs at a time, if it gets the slots."""
-        steps_kind = self._ledger.kinds[kind]
-        return 1 if steps_kind.hosting is StepHosting.OWN_ACTOR else steps_kind.steps_per_actor
+        return 1 if self._is_own(kind) else self._ledger.kinds[kind].steps_per_actor
 
     def _share(self, kind: int, slots: int, busy: int) -> int:
-        if self._ledger.kinds[kind].hosting is StepHosting.OWN_ACTOR:
+        if self._is_own(kind):
             return 1
         width = max(1, min(self.width(kind), slots))
         free = -(-slots // width)

@@ -504,3 +504,19 @@ def test_a_job_with_many_releases_still_gets_its_grants() -> None:
             granted += event.count if isinstance(event, SlotsGranted) else 0
         slots.give_back()
     assert granted > 200
+
+
+def test_what_a_job_holds_in_all_follows_each_run() -> None:
+    slots = JobSlots(JobId("j"), "actor", 1, 30.0)
+    slots.restore([Held(HOST, RUN, 3)])
+    assert slots.size == 3
+    slots.narrow(HOST, RUN, 5)
+    assert slots.size == 3
+    slots.narrow(HOST, RUN, 2)
+    assert slots.size == 2
+    assert slots.release(HOST, RUN)
+    assert not slots.release(HOST, RUN)
+    assert slots.size == 0
+    slots.unused = 4
+    slots.take(HOST, RUN, 3)
+    assert (slots.unused, slots.size) == (1, 4)
