@@ -120,3 +120,19 @@ def test_a_start_that_is_stopped_before_anything_came_up_is_told_so() -> None:
     machine = JobMachine(document, ledger, JobSlots(JobId("job"), "actor", 1, 30.0), JobRules(), NOW)
     machine.begin(NOW)
     assert c.ReportStart("STOPPED", ()) in machine.handle([e.StopAsked(1)], NOW)
+
+
+def test_an_actor_that_was_made_for_a_retry_that_is_refused_leaves_at_once() -> None:
+    document = JobDocument(
+        JobId("job"), "Job", CodeRef("app", "Job"), None, None, JobsOptions(), AT, AT,
+        status=JobStatus.COMPLETED_WITH_FAILURES, fence=1, plan=PlanRef(1, 1, 1), stage=0, has_started_hook=True,
+    )  # fmt: skip
+    (segment,) = split([0], 1, 250)
+    codes = bytes([StepCode.COMPLETED_WITH_FAILURE])
+    ledger = Ledger(KINDS[:1], [LedgerSegment(0, 1, 0, codes, segment.kinds)], 250)
+    machine = JobMachine(document, ledger, JobSlots(JobId("job"), "actor", 1, 30.0), JobRules(), NOW)
+    machine.recover((), (), NOW)
+    assert c.CheckRetry() in machine.handle([e.RetryAsked(3, "call")], NOW)
+    assert not machine.is_finished
+    assert c.Answer((3,), "NOT_SUPPORTED") in machine.handle([e.RetryChecked(False)], NOW)
+    assert machine.is_finished
