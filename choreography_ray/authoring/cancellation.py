@@ -15,13 +15,13 @@ class _Signal:
     """Set once, and everybody who asked is told on the thread that sets it."""
 
     def __init__(self) -> None:
-        self.event = threading.Event()
+        self.is_set = False
         self._lock = threading.Lock()
         self._listeners: dict[object, Callable[[], None]] = {}
 
     def set(self) -> None:
         with self._lock:
-            self.event.set()
+            self.is_set = True
             listeners, self._listeners = list(self._listeners.values()), {}
         for listener in listeners:
             listener()
@@ -29,7 +29,7 @@ class _Signal:
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         token = object()
         with self._lock:
-            if not self.event.is_set():
+            if not self.is_set:
                 self._listeners[token] = listener
                 return lambda: self._forget(token)
         listener()
@@ -55,7 +55,7 @@ class Cancellation:
 
     def is_set(self) -> bool:
         """Whether the flag is set."""
-        return self._signal.event.is_set()
+        return self._signal.is_set
 
     def raise_if_set(self) -> None:
         """Raise `StepCancelled` when the flag is set."""
@@ -80,7 +80,12 @@ class BlockingCancellation(Cancellation):
         """Block until the flag is set, at most `timeout` seconds. True when it is set."""
         if (thread := patience.get()) is not None:
             return block_on(thread.loop, AsyncCancellation(self).wait(timeout))
-        return self._signal.event.wait(timeout)
+        told = threading.Event()  # not one for each body: most never wait
+        forget = self.on_set(told.set)
+        try:
+            return told.wait(timeout)
+        finally:
+            forget()
 
 
 class AsyncCancellation(Cancellation):
