@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import importlib
 import json
 import sys
 import threading

@@ -13,7 +13,9 @@ from choreography_ray.core.job_machine import JobMachine
 from choreography_ray.core.ledger import Ledger, split
 from choreography_ray.core.policies import LOOK_AGAIN_SECONDS
 from choreography_ray.core.situation import JobRules
+from choreography_ray.core.slot_messages import Exchange, FencedReply
 from choreography_ray.core.slots import JobSlots
+from choreography_ray.core.turn import Turn
 from choreography_ray.errors import Fenced
 from choreography_ray.model import AdmissionMoment, HostId, JobId, JobStatus, StageFailureBehavior
 from choreography_ray.options import JobsOptions
@@ -136,3 +138,26 @@ def test_an_actor_that_was_made_for_a_retry_that_is_refused_leaves_at_once() -> 
     assert not machine.is_finished
     assert c.Answer((3,), "NOT_SUPPORTED") in machine.handle([e.RetryChecked(False)], NOW)
     assert machine.is_finished
+
+
+def test_an_incarnation_that_the_throttle_takes_for_an_old_one_asks_whether_it_is() -> None:
+    """Until it is sure that it is the job's it says nothing more [S10.1]."""
+    machine = a_machine_whose_first_stage_has_failed()
+    later = Instant(NOW.now + 15.0, AT)
+    (sent,) = (one for one in machine.handle([], later) if isinstance(one, c.SendExchange))
+    commands = machine.handle([e.ThrottleReplied(FencedReply(sent.message.n))], later)
+    assert c.CheckIncarnation() in commands
+    much_later = Instant(NOW.now + 60.0, AT)
+    assert not any(isinstance(one, c.SendExchange) for one in machine.handle([], much_later))
+    again = machine.handle([e.IncarnationConfirmed()], much_later)
+    assert any(isinstance(one, c.SendExchange) for one in again)
+
+
+def test_the_last_word_to_the_throttle_waits_for_what_it_rests_on() -> None:
+    """That a job holds nothing any more may be said once its end is durable; what it holds, at once."""
+    exchange = Exchange(JobId("job"), "actor", 1, 1, 1, (), 0, 0)
+    for is_last in (False, True):
+        turn = Turn(is_job_deleted=True, clear=c.ClearJob(False))
+        turn.speak(exchange, is_last=is_last)
+        commands = turn.commands()
+        assert commands.index(c.SendExchange(exchange)) == (len(commands) - 1 if is_last else 0)

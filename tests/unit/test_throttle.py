@@ -520,3 +520,11 @@ def test_what_a_job_holds_in_all_follows_each_run() -> None:
     slots.unused = 4
     slots.take(HOST, RUN, 3)
     assert (slots.unused, slots.size) == (1, 4)
+
+
+def test_whoever_wants_nothing_for_a_while_waits_anew_from_when_it_wants_again() -> None:
+    table = fresh(1)
+    table.receive(says(A, 1, wants=1), True, 0.0)
+    for n, wants, now in ((1, 1, 1.0), (2, 0, 2.0), (3, 1, 7.0)):
+        table.receive(says(B, n, wants=wants), True, now)
+    assert table.snapshot(9.0).jobs[B].waiting == 2.0
