@@ -80,16 +80,27 @@ class World(Cluster):
         self.peak = max(self.peak, running)
         slots = sum(world.slots for world in (self, *self.neighbours))
         self._demand(running <= slots, f"{running} bodies at once")
-        self._demand(self.running[step] <= 1, f"two bodies of {body} at once")
+        is_alone = self.running[step] <= 1
+        self._demand(is_alone or self._may_be_succeeded, f"two bodies of {body} at once")
         window = self.planned[body.job].window
         of_job = sum(n for (job, _), n in self.running.items() if job == body.job)
-        self._demand(window is None or of_job <= max(1, window), f"{of_job} bodies of {body.job} in its window")
+        is_within = window is None or of_job <= max(1, window)
+        self._demand(is_within or self._may_be_succeeded, f"{of_job} bodies of {body.job} in its window")
         self._demand(not self._is_stopped(step), f"{body} begins although somebody was told that it is stopped")
         codes = self.codes(body.job)
         self._demand(codes[body.ordinal] == StepCode.SCHEDULED, f"{body} began without its durable SCHEDULED")
         stages = self.planned[body.job].stages
         early = [o for o, s in enumerate(stages) if s < body.stage and not StepCode(codes[o]).status.is_final]
         self._demand(not early, f"{body} began before {early} of earlier stages had ended")
+
+    @property
+    def _may_be_succeeded(self) -> bool:
+        """Whether an owner may have been cut off from the store, and not know of its successor in another cluster yet:
+        the only time at which bodies may overlap [S10.3].
+        """
+        worlds = (self, *self.neighbours)
+        back = max(max(world.store_away_until, *world.without_store.values(), 0.0) for world in worlds)
+        return len(worlds) > 1 and self.now < back + self.lease
 
     def _is_stopped(self, step: tuple[JobId, int]) -> bool:
         """Whether somebody was told that the step is stopped, and the job has not been resumed since that was asked."""
