@@ -6,6 +6,7 @@ shared one stays warm for the next group of steps that want the same kind of act
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -60,7 +61,8 @@ class HostTable:
 
     def __init__(self, kinds: tuple[StepKind, ...]) -> None:
         self._hosts: dict[HostId, HostView] = {}
-        self._class_of = [_first_alike(kinds, k) for k in range(len(kinds))]
+        first: dict[tuple[object, ...], int] = {}
+        self._class_of = [first.setdefault(_actor(kind), index) for index, kind in enumerate(kinds)]
         self._alike: Counter[int] = Counter()
         self._idle: dict[int, list[HostId]] = {}
         self._idle_since: dict[HostId, float] = {}
@@ -171,13 +173,6 @@ class HostTable:
         return [host for alike, hosts in self._idle.items() if alike not in useful for host in hosts]
 
 
-def _first_alike(kinds: tuple[StepKind, ...], index: int) -> int:
-    kind = kinds[index]
-    for i, other in enumerate(kinds[: index + 1]):
-        if (other.hosting, other.ray_options, other.steps_per_actor) == (
-            kind.hosting,
-            kind.ray_options,
-            kind.steps_per_actor,
-        ):
-            return i
-    return index
+def _actor(kind: StepKind) -> tuple[object, ...]:
+    """What an actor must be to perform steps of this kind."""
+    return kind.hosting, kind.steps_per_actor, json.dumps(kind.ray_options, sort_keys=True, default=repr)

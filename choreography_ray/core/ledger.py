@@ -104,11 +104,15 @@ class Ledger:
         assigned = self._assigned.get(ordinal)
         return assigned is not None and assigned.run == run
 
-    def ordinals_of_kind(self, kind: int) -> Sequence[int]:
-        """All ordinals of a kind in the order of the plan."""
+    def ordinals_by_kind(self, stage: int) -> dict[int, Sequence[int]]:
+        """The ordinals of each kind of a stage, in the order of the plan. Walks every step, once."""
         if len(self.kinds) == 1:
-            return range(len(self._codes))
-        return array("I", (o for o, k in enumerate(self._kind_of) if k == kind))
+            return {0: range(len(self._codes))} if self.kinds[0].stage == stage else {}
+        found = {index: array("I") for index, kind in enumerate(self.kinds) if kind.stage == stage}
+        for ordinal, kind in enumerate(self._kind_of):
+            if kind in found:
+                found[kind].append(ordinal)
+        return dict(found)
 
     def ordinals_with(self, code: StepCode, *, after_stage: int | None = None) -> list[int]:
         """Ordinals that have a code, of all stages or of those later than `after_stage`. Walks every step."""

@@ -11,6 +11,7 @@ import heapq
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from choreography_ray.core.ledger import Ledger
 from choreography_ray.core.policies import GroupSizer
@@ -36,6 +37,10 @@ class WorkQueue:
         self._attempts = attempts
         self._sizers = [GroupSizer() for _ in ledger.kinds]
         self._fresh: dict[int, _Fresh] = {}
+        """By kind, of the running stage; a kind whose steps were all taken is not there."""
+        self._heads: list[tuple[tuple[bool, int], int]] = []
+        """A heap: each kind with the head that it had, which moves on and never back."""
+        self._stage: int | None = None
         self._singles: deque[tuple[int, int]] = deque()
         self._due: dict[int, deque[tuple[int, int]]] = {}
         self._later: list[tuple[float, int, int]] = []
@@ -44,11 +49,15 @@ class WorkQueue:
 
     def enter_stage(self, stage: int, first: Collection[int] = ()) -> None:
         """Take up the steps of a stage that the ledger shows as prepared; those in `first` had a place before."""
-        kinds = [k for k, kind in enumerate(self._ledger.kinds) if kind.stage == stage]
-        preferred: dict[int, list[int]] = {k: [] for k in kinds}
+        self._stage = stage
+        by_kind = self._ledger.ordinals_by_kind(stage)
+        preferred: dict[int, list[int]] = {kind: [] for kind in by_kind}
         for ordinal in sorted(first):
             preferred.get(self._ledger.kind(ordinal), []).append(ordinal)
-        self._fresh = {k: _Fresh(self._ledger.ordinals_of_kind(k), preferred[k], self._withdrawn) for k in kinds}
+        self._fresh = {k: _Fresh(ordinals, preferred[k], self._withdrawn) for k, ordinals in by_kind.items()}
+        heads = ((fresh.head(self._ledger), kind) for kind, fresh in self._fresh.items())
+        self._heads = [(head, kind) for head, kind in heads if head is not None]
+        heapq.heapify(self._heads)
         here = sum(self._ledger.stage(o) == stage for o in self._withdrawn)
         self._fresh_left = self._ledger.count(stage, StepCode.PREPARED) - here
 
@@ -71,7 +80,7 @@ class WorkQueue:
         code = self._ledger.code(ordinal)
         if code == StepCode.PREPARED:
             self._withdrawn.add(ordinal)
-            self._fresh_left -= self._ledger.kind(ordinal) in self._fresh
+            self._fresh_left -= self._ledger.stage(ordinal) == self._stage
             return self._attempts.get(ordinal, 1)
         waiting = self._singles if code == StepCode.SCHEDULED else self._due.get(self._ledger.kind(ordinal), deque())
         for step in waiting:
@@ -148,11 +157,18 @@ class WorkQueue:
             return 0
         slots = min(len(self._singles), left)
         left -= slots
-        for kind, fresh in self._fresh.items():
-            steps = min(left, fresh.left(self._ledger) + len(self._due.get(kind, ())))
+        for kind in chain(self._due, (kind for kind in self._fresh if kind not in self._due)):
+            if left <= 0:
+                break
+            steps = min(left, self._pending(kind))
             slots += -(-steps // self._size(kind))
             left -= steps
         return slots
+
+    def _pending(self, kind: int) -> int:
+        """Steps of a kind that could start now; an upper bound."""
+        fresh = self._fresh.get(kind)
+        return len(self._due.get(kind, ())) + (0 if fresh is None else fresh.left(self._ledger))
 
     def next_kind(self) -> int | None:
         """The kind of the steps that `take` would give."""
@@ -165,8 +181,17 @@ class WorkQueue:
         return None if head is None else head[1]
 
     def _head(self) -> tuple[tuple[bool, int], int] | None:
-        heads = ((head, kind) for kind, fresh in self._fresh.items() if (head := fresh.head(self._ledger)) is not None)
-        return min(heads, default=None)
+        while self._heads:
+            known, kind = self._heads[0]
+            head = self._fresh[kind].head(self._ledger)
+            if head == known:
+                return known, kind
+            if head is None:
+                heapq.heappop(self._heads)
+                del self._fresh[kind]
+            else:
+                heapq.heapreplace(self._heads, (head, kind))
+        return None
 
     def _is_own(self, kind: int) -> bool:
         return self._ledger.kinds[kind].hosting is StepHosting.OWN_ACTOR
@@ -186,6 +211,8 @@ class WorkQueue:
         for kind, due in self._due.items():
             if due:
                 steps = [due.popleft() for _ in range(min(room, self._share(kind, slots, busy), len(due)))]
+                if not due:
+                    del self._due[kind]
                 return Batch(kind, tuple(o for o, _ in steps), tuple(a for _, a in steps))
         return self._take_fresh(room, slots, busy)
 
@@ -214,8 +241,7 @@ class WorkQueue:
             return 1
         width = max(1, min(self.width(kind), slots))
         free = -(-slots // width)
-        fresh = self._fresh[kind].left(self._ledger) if kind in self._fresh else 0
-        pending = fresh + len(self._due.get(kind, ()))
+        pending = self._pending(kind)
         # What begins at once waits behind nothing, and need not be left for the hosts that are busy.
         at_once = min(width, -(-pending // max(1, free)))
         return max(at_once, self._sizers[kind].share(pending, busy + free, width))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +40,14 @@ def test_a_warm_host_serves_kinds_that_want_the_same_actor() -> None:
     assert not table.has_idle(2)
     assert table.take_idle(1) == HOST
     assert table.take_idle(1) is None
+
+
+def test_the_order_of_options_makes_no_other_actor_and_their_values_do() -> None:
+    options = ({"num_cpus": 0, "resources": {"a": 1, "b": 2}}, {"resources": {"b": 2, "a": 1}, "num_cpus": 0})
+    kinds = [StepKind(0, "m:A", StepHosting.SHARED_ACTORS, 1, each) for each in (*options, {"num_cpus": 0.0}, None)]
+    table = HostTable((*kinds, replace(kinds[0], steps_per_actor=2)))
+    table.add(HostView(HOST, 0, HostPhase.LIVE))
+    assert [table.alike(kind) for kind in range(5)] == [1, 1, 0, 0, 0]
 
 
 def test_a_host_that_is_starting_counts_until_it_is_up_or_gone() -> None:

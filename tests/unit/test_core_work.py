@@ -206,3 +206,17 @@ def test_a_retry_waits_once_it_is_due() -> None:
     assert waiting.waiting == 0
     waiting.ripen(10.0)
     assert (waiting.waiting, waiting.retries) == (1, 1)
+
+
+def test_steps_of_several_kinds_go_in_the_order_of_the_plan() -> None:
+    waiting = queue((OWN, SHARED, StepKind(0, "m:Other")), [2, 0, 1, 1, 0, 2])
+    kinds: list[int | None] = []
+    taken: list[int] = []
+    while waiting.next_kind() is not None:
+        kinds.append(waiting.next_kind())
+        batch = waiting.take(1, 1)
+        assert batch is not None
+        taken += batch.ordinals
+        assert waiting.slots_wanted(100) == 6 - len(taken)
+    assert taken == [0, 1, 2, 3, 4, 5]
+    assert kinds == [2, 0, 1, 1, 0, 2]
