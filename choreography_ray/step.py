@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import BaseModel
 
@@ -44,30 +43,6 @@ TResult = TypeVar("TResult")
 TState = TypeVar("TState", bound=JobStepState)
 
 
-class _MadeWhenAsked:
-    """The state of a step for which nobody has asked yet: most bodies need no more than the copy that they get."""
-
-    _making = threading.RLock()  # a body and its callback may ask at once, on two threads
-
-    def __get__(self, step: JobStep[Any, Any, Any] | None, owner: type) -> Any:
-        if step is None:
-            raise AttributeError("state")
-        with self._making:
-            known = vars(step)
-            if "state" not in known:
-                known["state"] = known.get(_FIRST_STATE, step.state_type)()
-                known.pop(_FIRST_STATE, None)
-            return known["state"]
-
-
-_FIRST_STATE = "_first_state"
-
-
-def begin_with(step: JobStep[Any, Any, Any], make: Callable[[], Any]) -> None:
-    """Let the step's state be what `make` returns, called when the state is first asked for."""
-    vars(step)[_FIRST_STATE] = make
-
-
 class JobStep(Generic[TRequest, TResult, TState], metaclass=checks.Authored):
     """One independently failing piece of a job. Derive from it with request, result and state type [S2].
 
@@ -93,11 +68,15 @@ class JobStep(Generic[TRequest, TResult, TState], metaclass=checks.Authored):
     is_async: ClassVar[bool] = False
     """Whether `perform_step` is `async def`."""
 
-    if TYPE_CHECKING:
-        state: TState
-    else:
-        state = _MadeWhenAsked()
+    state: TState
     """The step's own state: fresh until `initialize_state`, then as it was last made durable."""
+
+    def __new__(cls) -> Self:
+        # Here rather than in __init__, so that a subclass whose __init__ forgets super() has a state all the same.
+        step = super().__new__(cls)
+        if cls.is_concrete:
+            step.state = cls.state_type()  # type: ignore[assignment]
+        return step
 
     def prepare_step(self, request: TRequest) -> Awaitable[None] | None:
         """Look at the request before the job starts; raise `StepRefused` to refuse it [S4.3]. In the job's process."""
@@ -133,8 +112,6 @@ class JobStep(Generic[TRequest, TResult, TState], metaclass=checks.Authored):
         cls.request_type = checks.require_model(cls, "request", arguments[0], BaseModel)
         cls.state_type = checks.require_model(cls, "state", arguments[2], JobStepState)  # type: ignore[assignment]
         checks.require_defaults(cls, cls.state_type)
-        if inspect.getattr_static(cls, "state") is not vars(JobStep)["state"]:
-            raise InvalidJobType(title, f"it sets state, which each step has: give {cls.state_type.__name__} defaults")
         checks.require_no_arguments(cls)
         checks.require_method(cls, "prepare_step", ("request",), JobStep)
         checks.require_method(cls, "initialize_state", ("request",), JobStep, required=True)

@@ -23,7 +23,7 @@ from choreography_ray.errors import CallbackReason, CallbackRejected, Fenced, No
 from choreography_ray.model import JobId, StepId
 from choreography_ray.options import JobsOptions
 from choreography_ray.records import Failure, Outcome, OutcomeKind, Payload, Run, StepDocument
-from choreography_ray.step import JobStep, begin_with
+from choreography_ray.step import JobStep
 from choreography_ray.storage.protocol import JobStorage
 from choreography_ray.storage.sizes import MAX_PAYLOAD_BYTES, checked_size, payload_size
 
@@ -188,10 +188,10 @@ class StepRun:
 
     @property
     def _step(self) -> JobStep[Any, Any, Any]:
-        # Made when first asked for, and its state when the body or a callback first asks for that.
+        # Made when first asked for: most bodies never look at the step's own state.
         if self._instance is None:
             self._instance = self._type()
-            begin_with(self._instance, lambda: decode(self.work.state, self._around.code.resolve))
+            self._instance.state = decode(self.work.state, self._around.code.resolve)
         return self._instance
 
     def perform_blocking(self) -> Outcome:

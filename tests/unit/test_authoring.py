@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import contextlib
 import logging
 import pickle
 import threading
@@ -39,7 +38,7 @@ from choreography_ray.job import (
 )
 from choreography_ray.model import MAX_MESSAGE, MAX_TRACEBACK, JobId, Progress, StepHosting, StepId
 from choreography_ray.options import MAX_COUNT, JobsOptions
-from choreography_ray.step import JobStep, JobStepState, begin_with
+from choreography_ray.step import JobStep, JobStepState
 
 
 class Request(BaseModel):
@@ -98,52 +97,6 @@ def test_every_step_has_a_fresh_state_of_its_own() -> None:
     first, second = Forgetful(), Forgetful()
     first.state.pending.append("x")
     assert second.state == State()
-    assert not hasattr(Forgetful, "state")
-
-
-def test_a_state_is_made_when_it_is_first_asked_for_and_once() -> None:
-    """A body that never looks at it does not pay for it, and one that goes on from a stored one sees no fresh one."""
-    step = Work()
-    assert "state" not in vars(step)
-    assert step.state is step.state
-    answers: list[Any] = [ValueError("damaged"), State(shard="stored")]
-
-    def restore() -> State:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    restored = Work()
-    begin_with(restored, restore)
-    with pytest.raises(ValueError, match="damaged"):
-        _ = restored.state
-    assert restored.state.shard == "stored"
-    assert restored.state is restored.state
-    assert not answers
-
-
-def test_a_body_and_its_callback_that_ask_at_once_get_the_same_state() -> None:
-    step = Work()
-    begin, another_makes_one = threading.Barrier(2), threading.Barrier(2)
-    seen: list[State] = []
-
-    def make_one() -> State:
-        with contextlib.suppress(threading.BrokenBarrierError):
-            another_makes_one.wait(0.1)
-        return State()
-
-    def ask() -> None:
-        begin.wait()
-        seen.append(step.state)
-
-    begin_with(step, make_one)
-    threads = [threading.Thread(target=ask) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen[0] is seen[1]
 
 
 R = TypeVar("R", bound=BaseModel)
@@ -228,7 +181,6 @@ async def awaits_with_blocking_context(self: Any, state: State, context: Blockin
         (lambda: make_step(JobStep[str, str, State]), "its request type must be a pydantic model, not builtins.str"),  # type: ignore[type-var]
         (lambda: make_step(JobStep[Request, str, Other]), "its state type must be a JobStepState, not .*Other"),  # type: ignore[type-var]
         (lambda: make_step(JobStep[Request, str, Needy]), "every field of its state Needy needs a default, and must"),
-        (lambda: make_step(state=State()), "it sets state, which each step has: give State defaults"),
         (lambda: make_step(perform_step=None), r"it must define perform_step\(self, state, context\)"),
         (lambda: make_step(initialize_state=None), r"it must define initialize_state\(self, request\)"),
         (lambda: make_step(perform_step=lambda self, state: None), r"perform_step must take \(self, state, context\)"),
