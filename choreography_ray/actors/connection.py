@@ -47,5 +47,11 @@ async def load_stored_code(storage: JobStorage, writer: Writer, ref: CodeRef) ->
     for name in loaded.modules:
         # Ray has a cloudpickle of its own. A task that a body starts finds these modules nowhere.
         _cloudpickle.register_pickle_by_value(sys.modules[name])
-    gc.freeze()  # what is loaded stays: to search it for garbage took a quarter of what handling a short step takes
+    return loaded
+
+
+async def settle_in(storage: JobStorage, writer: Writer, ref: CodeRef) -> LoadedCode:
+    """As `load_stored_code`, for a process that does nothing else from now on than to run this code."""
+    loaded = await load_stored_code(storage, writer, ref)
+    gc.freeze()  # to search what is loaded for garbage took a quarter of what handling the values of a short step takes
     return loaded

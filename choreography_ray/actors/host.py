@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import Any
 
-from choreography_ray.actors.connection import Connection, load_stored_code
+from choreography_ray.actors.connection import Connection, load_stored_code, settle_in
 from choreography_ray.actors.deadman import Deadman
 from choreography_ray.actors.logs import write_records
 from choreography_ray.actors.names import job_actor
@@ -92,7 +92,7 @@ class HostActor:
         clock = SystemClock()
         writer = Writer(clock)
         # What cannot be loaded here fails the constructor, and so the start: Ray tells the job actor why [S4.4].
-        loaded = await load_stored_code(storage, writer, code)
+        loaded = await settle_in(storage, writer, code)
 
         async def load(ref: CodeRef) -> LoadedCode:
             return loaded if ref == code else await load_stored_code(storage, writer, ref)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from choreography_ray.actors.connection import Connection, load_stored_code
+from choreography_ray.actors.connection import Connection, settle_in
 from choreography_ray.actors.gcs import RayTables
 from choreography_ray.actors.hosts import RayHosts
 from choreography_ray.actors.last_words import obituary
@@ -108,7 +108,7 @@ class JobLife:
             self._job_id,
             _myself(),
             self._storage,
-            lambda ref: load_stored_code(self._storage, writer, ref),
+            lambda ref: settle_in(self._storage, writer, ref),
             ThreadedUserCode(),
             clock,
             ports,

@@ -16,15 +16,27 @@ class _Signal:
 
     def __init__(self) -> None:
         self.is_set = False
+        self._event: threading.Event | None = None
         self._lock = threading.Lock()
         self._listeners: dict[object, Callable[[], None]] = {}
 
     def set(self) -> None:
         with self._lock:
             self.is_set = True
+            if self._event is not None:
+                self._event.set()
             listeners, self._listeners = list(self._listeners.values()), {}
         for listener in listeners:
             listener()
+
+    def event(self) -> threading.Event:
+        """The flag for threads to wait on; made for the first who waits, as most bodies never do."""
+        with self._lock:
+            if self._event is None:
+                self._event = threading.Event()
+                if self.is_set:
+                    self._event.set()
+            return self._event
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         token = object()
@@ -80,12 +92,7 @@ class BlockingCancellation(Cancellation):
         """Block until the flag is set, at most `timeout` seconds. True when it is set."""
         if (thread := patience.get()) is not None:
             return block_on(thread.loop, AsyncCancellation(self).wait(timeout))
-        told = threading.Event()  # not one for each body: most never wait
-        forget = self.on_set(told.set)
-        try:
-            return told.wait(timeout)
-        finally:
-            forget()
+        return self.is_set() or self._signal.event().wait(timeout)
 
 
 class AsyncCancellation(Cancellation):

@@ -6,11 +6,11 @@ shared one stays warm for the next group of steps that want the same kind of act
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Any, cast
 
 from choreography_ray.model import HostId, StepHosting
 from choreography_ray.records import Group, Run, StepKind
@@ -156,7 +156,7 @@ class HostTable:
     @property
     def idle_count(self) -> int:
         """Warm hosts without a group."""
-        return sum(map(len, self._idle.values()))
+        return len(self._idle_since)
 
     def idle_until(self, now: float) -> list[HostId]:
         """Warm hosts that have been without a group for `MAX_IDLE_SECONDS`: what they reserve may serve others."""
@@ -175,4 +175,11 @@ class HostTable:
 
 def _actor(kind: StepKind) -> tuple[object, ...]:
     """What an actor must be to perform steps of this kind."""
-    return kind.hosting, kind.steps_per_actor, json.dumps(kind.ray_options, sort_keys=True, default=repr)
+    return kind.hosting, kind.steps_per_actor, _frozen(kind.ray_options)
+
+
+def _frozen(payload: Any) -> object:
+    """What is equal for equal payloads, and hashable."""
+    if type(payload) is dict:
+        return frozenset((name, _frozen(value)) for name, value in cast("dict[str, Any]", payload).items())
+    return tuple(map(_frozen, cast("list[Any]", payload))) if type(payload) is list else payload

@@ -54,9 +54,13 @@ class WorkQueue:
         preferred: dict[int, list[int]] = {kind: [] for kind in by_kind}
         for ordinal in sorted(first):
             preferred.get(self._ledger.kind(ordinal), []).append(ordinal)
-        self._fresh = {k: _Fresh(ordinals, preferred[k], self._withdrawn) for k, ordinals in by_kind.items()}
-        heads = ((fresh.head(self._ledger), kind) for kind, fresh in self._fresh.items())
-        self._heads = [(head, kind) for head, kind in heads if head is not None]
+        self._fresh, self._heads = {}, []
+        for kind, ordinals in by_kind.items():
+            fresh = _Fresh(ordinals, preferred[kind], self._withdrawn)
+            head = fresh.head(self._ledger)
+            if head is not None:
+                self._fresh[kind] = fresh
+                self._heads.append((head, kind))
         heapq.heapify(self._heads)
         here = sum(self._ledger.stage(o) == stage for o in self._withdrawn)
         self._fresh_left = self._ledger.count(stage, StepCode.PREPARED) - here
@@ -82,10 +86,13 @@ class WorkQueue:
             self._withdrawn.add(ordinal)
             self._fresh_left -= self._ledger.stage(ordinal) == self._stage
             return self._attempts.get(ordinal, 1)
-        waiting = self._singles if code == StepCode.SCHEDULED else self._due.get(self._ledger.kind(ordinal), deque())
+        kind = self._ledger.kind(ordinal)
+        waiting = self._singles if code == StepCode.SCHEDULED else self._due.get(kind, deque())
         for step in waiting:
             if step[0] == ordinal:
                 waiting.remove(step)
+                if waiting is not self._singles and not waiting:
+                    del self._due[kind]
                 return step[1]
         for later in self._later:
             if later[1] == ordinal:

@@ -81,11 +81,11 @@ class World(Cluster):
         slots = sum(world.slots for world in (self, *self.neighbours))
         self._demand(running <= slots, f"{running} bodies at once")
         is_alone = self.running[step] <= 1
-        self._demand(is_alone or self._may_be_succeeded, f"two bodies of {body} at once")
+        self._demand(is_alone or self._is_succeeded(body.job), f"two bodies of {body} at once")
         window = self.planned[body.job].window
         of_job = sum(n for (job, _), n in self.running.items() if job == body.job)
         is_within = window is None or of_job <= max(1, window)
-        self._demand(is_within or self._may_be_succeeded, f"{of_job} bodies of {body.job} in its window")
+        self._demand(is_within or self._is_succeeded(body.job), f"{of_job} bodies of {body.job} in its window")
         self._demand(not self._is_stopped(step), f"{body} begins although somebody was told that it is stopped")
         codes = self.codes(body.job)
         self._demand(codes[body.ordinal] == StepCode.SCHEDULED, f"{body} began without its durable SCHEDULED")
@@ -93,14 +93,14 @@ class World(Cluster):
         early = [o for o, s in enumerate(stages) if s < body.stage and not StepCode(codes[o]).status.is_final]
         self._demand(not early, f"{body} began before {early} of earlier stages had ended")
 
-    @property
-    def _may_be_succeeded(self) -> bool:
-        """Whether an owner may have been cut off from the store, and not know of its successor in another cluster yet:
-        the only time at which bodies may overlap [S10.3].
+    def _is_succeeded(self, job_id: JobId) -> bool:
+        """Whether another cluster owns the job than one that was cut off from the store, and may not have learned of it
+        since: the only time at which bodies may overlap [S10.3].
         """
-        worlds = (self, *self.neighbours)
-        back = max(max(world.store_away_until, *world.without_store.values(), 0.0) for world in worlds)
-        return len(worlds) > 1 and self.now < back + self.lease
+        owner = self.store._documents[job_id].owner
+        others = [world for world in (self, *self.neighbours) if owner is not None and world.name != owner.cluster]
+        backs = [max(world.store_away_until, *world.without_store.values(), 0.0) for world in others]
+        return any(self.now < back + self.lease for back in backs)
 
     def _is_stopped(self, step: tuple[JobId, int]) -> bool:
         """Whether somebody was told that the step is stopped, and the job has not been resumed since that was asked."""

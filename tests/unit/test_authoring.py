@@ -87,6 +87,20 @@ def test_a_step_class_tells_its_types_and_how_its_body_runs() -> None:
     assert (Awaiting.request_type, Awaiting.is_async) == (Request, True)
 
 
+def test_a_thread_that_waits_for_a_stop_is_told_before_any_listener() -> None:
+    """A listener that takes its time holds up nobody who waits, and one that raises loses nobody."""
+    flag = Cancellation()
+    body = BlockingCancellation(flag)
+    assert not body.wait(0)
+    heard: list[bool] = []
+    flag.on_set(lambda: heard.append(body.wait(5)))
+    flag.on_set(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        flag.set()
+    assert heard == [True]
+    assert BlockingCancellation(flag).wait()
+
+
 def test_every_step_has_a_fresh_state_of_its_own() -> None:
     """Two steps share nothing, and a constructor that forgets super() costs nothing."""
 

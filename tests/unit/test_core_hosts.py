@@ -44,7 +44,10 @@ def test_a_warm_host_serves_kinds_that_want_the_same_actor() -> None:
 
 def test_the_order_of_options_makes_no_other_actor_and_their_values_do() -> None:
     options = ({"num_cpus": 0, "resources": {"a": 1, "b": 2}}, {"resources": {"b": 2, "a": 1}, "num_cpus": 0})
-    kinds = [StepKind(0, "m:A", StepHosting.SHARED_ACTORS, 1, each) for each in (*options, {"num_cpus": 0.0}, None)]
+    kinds = [
+        StepKind(0, "m:A", StepHosting.SHARED_ACTORS, 1, each)
+        for each in (*options, {"num_cpus": 0, "resources": {"a": 1}}, None)
+    ]
     table = HostTable((*kinds, replace(kinds[0], steps_per_actor=2)))
     table.add(HostView(HOST, 0, HostPhase.LIVE))
     assert [table.alike(kind) for kind in range(5)] == [1, 1, 0, 0, 0]

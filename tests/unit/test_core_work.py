@@ -220,3 +220,16 @@ def test_steps_of_several_kinds_go_in_the_order_of_the_plan() -> None:
         assert waiting.slots_wanted(100) == 6 - len(taken)
     assert taken == [0, 1, 2, 3, 4, 5]
     assert kinds == [2, 0, 1, 1, 0, 2]
+
+
+def test_a_due_retry_that_somebody_stops_waits_no_more() -> None:
+    ledger = Ledger((OWN, SHARED), list(split([0, 1], 1, 100)), 100)
+    waiting = WorkQueue(ledger, {})
+    waiting.enter_stage(0)
+    assert waiting.take(1, 1) is not None
+    ledger.assign(Group(HostId("h"), Run(1, 1), 1, (0,), (1,)))
+    ledger.settle(0, StepCode.AWAITING_RETRY)
+    waiting.put_retry(0, 2, due=1.0)
+    waiting.ripen(1.0)
+    assert waiting.withdraw(0) == 2
+    assert (waiting.next_kind(), waiting.slots_wanted(10), waiting.retries) == (1, 1, 0)
