@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any, cast
+from typing import Any
 
 from choreography_ray.model import HostId, StepHosting
 from choreography_ray.records import Group, Run, StepKind
@@ -180,6 +180,6 @@ def _actor(kind: StepKind) -> tuple[object, ...]:
 
 def _frozen(payload: Any) -> object:
     """What is equal for equal payloads, and hashable."""
-    if type(payload) is dict:
-        return frozenset((name, _frozen(value)) for name, value in cast("dict[str, Any]", payload).items())
-    return tuple(map(_frozen, cast("list[Any]", payload))) if type(payload) is list else payload
+    if payload.__class__ is dict:
+        return frozenset((name, _frozen(value)) for name, value in payload.items())
+    return tuple(map(_frozen, payload)) if payload.__class__ is list else payload
