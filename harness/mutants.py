@@ -27,20 +27,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 CORE = Path("choreography_ray/core")
 NEEDED = ("choreography_ray", "tests", "harness", "pyproject.toml")
+_CORE = "attempts decisions hosts inbox job_machine ledger policies starting transitions verifying work"
 UNIT = [
-    f"tests/unit/test_{name}.py"
-    for name in (
-        *(
-            "core_attempts",
-            "core_decisions",
-            "core_hosts",
-            "core_inbox",
-            "core_job_machine",
-            "core_ledger",
-            "core_policies",
-        ),
-        *("core_starting", "core_transitions", "core_verifying", "core_work", "throttle", "supervising", "waiting"),
-    )
+    *(f"tests/unit/test_core_{name}.py" for name in _CORE.split()),
+    *(f"tests/unit/test_{name}.py" for name in ("throttle", "supervising", "waiting")),
 ]
 """What runs first, for every mutant."""
 OF_FILE = {

@@ -265,6 +265,28 @@ def test_an_owner_without_the_store_is_succeeded_and_learns_of_it() -> None:
     run(story())
 
 
+def test_two_bodies_are_excused_only_while_one_that_does_not_own_the_job_is_cut_off() -> None:
+    """A test of the tests: what the walks of two clusters let pass [S10.3]."""
+
+    async def story() -> None:
+        first = World(slots=20)
+        await start(first, [Piece(key="long", seconds=300.0)])
+        second = second_cluster(first, slots=20)
+        first.neighbours.append(second)
+        await asyncio.sleep(5.0)
+        (body,) = (body for _, what, body in first.marks if what == "begin")
+        for cut_off, is_seen in ((None, True), (first, True), (second, False)):
+            if cut_off is not None:
+                cut_off.store_away_until = first.now + 10.0
+            first.begin(body)
+            first.end(body)
+            assert any("two bodies" in one for one in first.violations) is is_seen
+            first.violations.clear()
+            first.store_away_until = 0.0
+
+    run(story())
+
+
 def test_a_job_that_came_to_rest_waits_for_nobody() -> None:
     """Its last owner let go: the second cluster can control it at once."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -26,12 +27,13 @@ NOW = Instant(1000.0, AT)
 KINDS = (StepKind(0, "app:Step"), StepKind(10, "app:Step"))
 
 
+def a_document(**fields: Any) -> JobDocument:
+    return JobDocument(JobId("job"), "Job", CodeRef("app", "Job"), None, None, JobsOptions(), AT, AT, **fields)
+
+
 def a_machine_whose_first_stage_has_failed(*, is_admission_asked: bool = False) -> JobMachine:
     """Two stages of one step; the first has failed, and the job has not been asked what that means."""
-    document = JobDocument(
-        JobId("job"), "Job", CodeRef("app", "Job"), None, None, JobsOptions(), AT, AT,
-        status=JobStatus.RUNNING, fence=1, plan=PlanRef(1, 1, 2), stage=0, has_started_hook=True,
-    )  # fmt: skip
+    document = a_document(status=JobStatus.RUNNING, fence=1, plan=PlanRef(1, 1, 2), stage=0, has_started_hook=True)
     (segment,) = split([0, 1], 1, 250)
     codes = bytes([StepCode.COMPLETED_WITH_FAILURE, StepCode.PREPARED])
     ledger = Ledger(KINDS, [LedgerSegment(0, 1, 0, codes, segment.kinds)], 250)
@@ -48,10 +50,7 @@ def test_an_old_incarnation_that_reads_a_newer_ones_ledger_looks_for_no_host() -
     (segment,) = split([0], 1, 250)
     newer = Group(HostId("shared-5.1"), Run(5, 1), 1, (0,), (1,))
     ledger = Ledger(KINDS[:1], [LedgerSegment(0, 5, 1, bytes([StepCode.SCHEDULED]), segment.kinds, (newer,))], 250)
-    document = JobDocument(
-        JobId("job"), "Job", CodeRef("app", "Job"), None, None, JobsOptions(), AT, AT,
-        status=JobStatus.RUNNING, fence=3, plan=PlanRef(1, 1, 1), stage=0,
-    )  # fmt: skip
+    document = a_document(status=JobStatus.RUNNING, fence=3, plan=PlanRef(1, 1, 1), stage=0)
     machine = JobMachine(document, ledger, JobSlots(JobId("job"), "actor", 3, 30.0), JobRules(), NOW)
     with pytest.raises(Fenced):
         machine.recover((), (), NOW)
@@ -114,10 +113,7 @@ def test_a_job_is_not_woken_to_ask_for_an_admission_that_it_needs_no_more(is_sto
 
 
 def test_a_start_that_is_stopped_before_anything_came_up_is_told_so() -> None:
-    document = JobDocument(
-        JobId("job"), "Job", CodeRef("app", "Job"), None, None, JobsOptions(), AT, AT,
-        status=JobStatus.STARTING_STEPS, fence=1, plan=PlanRef(1, 1, 2), has_started_hook=True,
-    )  # fmt: skip
+    document = a_document(status=JobStatus.STARTING_STEPS, fence=1, plan=PlanRef(1, 1, 2), has_started_hook=True)
     ledger = Ledger(KINDS, list(split([0, 1], 1, 250)), 250)
     machine = JobMachine(document, ledger, JobSlots(JobId("job"), "actor", 1, 30.0), JobRules(), NOW)
     machine.begin(NOW)
@@ -125,10 +121,9 @@ def test_a_start_that_is_stopped_before_anything_came_up_is_told_so() -> None:
 
 
 def test_an_actor_that_was_made_for_a_retry_that_is_refused_leaves_at_once() -> None:
-    document = JobDocument(
-        JobId("job"), "Job", CodeRef("app", "Job"), None, None, JobsOptions(), AT, AT,
-        status=JobStatus.COMPLETED_WITH_FAILURES, fence=1, plan=PlanRef(1, 1, 1), stage=0, has_started_hook=True,
-    )  # fmt: skip
+    document = a_document(
+        status=JobStatus.COMPLETED_WITH_FAILURES, fence=1, plan=PlanRef(1, 1, 1), stage=0, has_started_hook=True
+    )
     (segment,) = split([0], 1, 250)
     codes = bytes([StepCode.COMPLETED_WITH_FAILURE])
     ledger = Ledger(KINDS[:1], [LedgerSegment(0, 1, 0, codes, segment.kinds)], 250)
